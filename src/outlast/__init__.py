@@ -1,0 +1,1 @@
+"""outlast: agents that outlast the process they run in."""

@@ -1,0 +1,38 @@
+"""Wall time. Stored and sent as integer milliseconds; shown as aware datetimes."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where a host takes wall time from. Timeouts and sleeps use the event loop's time instead."""
+
+    def now(self) -> int:
+        """Milliseconds since 1970-01-01 UTC."""
+        ...
+
+
+class SystemClock:
+    """The machine's wall clock."""
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+def to_datetime(milliseconds: int) -> datetime:
+    """The aware datetime of a stored timestamp.
+
+    ```python
+    from outlast.core.clock import to_datetime
+    assert to_datetime(0).isoformat() == "1970-01-01T00:00:00+00:00"
+    ```
+    """
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def seconds(duration: float | timedelta) -> float:
+    """A duration as the API takes it, in seconds."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)

@@ -1,0 +1,109 @@
+"""The errors that outlast raises, one tree. Catch `OutlastError` for all of them."""
+
+from __future__ import annotations
+
+
+class OutlastError(Exception):
+    """Base of every error that outlast raises on its own account."""
+
+
+# --- the store -----------------------------------------------------------------------------------
+
+
+class StoreError(OutlastError):
+    """The store could not do what it was asked. The subclasses say why."""
+
+
+class StoreURLError(StoreError, ValueError):
+    """The store's URL names no engine that outlast has, or has a setting that it does not know."""
+
+
+class StoreLocked(StoreError):
+    """Another process has this SQLite file open. The message names it."""
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer version of outlast. Upgrade outlast, or restore a backup."""
+
+
+class StoreReadOnly(StoreError):
+    """The store cannot be written: check the permissions of the file and of its folder."""
+
+
+class StoreFull(StoreError):
+    """There is no space left. The commit was undone; free some space and the store goes on."""
+
+
+class StoreCorrupt(StoreError):
+    """The file is not a sound database. Restore a backup."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached. The message says what was tried."""
+
+
+class StoreClosed(StoreError):
+    """The store was closed, or its host has stopped."""
+
+
+class ValueTooLarge(StoreError, ValueError):
+    """A value is larger than the store accepts (`max_value_bytes`). Nothing was written."""
+
+
+class CorruptValue(StoreError):
+    """A stored value is not JSON any more. The message names it; its neighbours are unharmed."""
+
+
+# --- commits and ownership -----------------------------------------------------------------------
+
+
+class OwnershipLost(OutlastError):
+    """Another activation has taken this agent over. Nothing was written; this one must stop."""
+
+
+class CommitRefused(OutlastError):
+    """A condition of the commit did not hold, so nothing of it was written. The agent goes on."""
+
+
+class CommitFailed(OutlastError):
+    """The commit failed, or one before it did, and nothing of it was written.
+
+    The agent is discarded and boots again from the store; call it again."""
+
+
+# --- hosts and agents ----------------------------------------------------------------------------
+
+
+class HostStopped(OutlastError):
+    """The host is not running (not started yet, or shutting down). Call again on a running host."""
+
+
+class UnknownAgent(OutlastError, LookupError):
+    """This host runs no agent class of that name. Add the class to `Host(agents=[...])`."""
+
+
+class InvalidName(OutlastError, ValueError):
+    """Not a name that an agent can have. The message says why."""
+
+
+class ActivationFailed(OutlastError):
+    """The agent's `on_start` raised, so that it could not be activated. The cause is attached."""
+
+
+# --- fibers --------------------------------------------------------------------------------------
+
+
+class NotInFiber(OutlastError, RuntimeError):
+    """`stash` was called outside a fiber of this agent, or after that fiber had ended."""
+
+
+class FiberConflict(OutlastError, ValueError):
+    """`id` and `idempotency_key` point at two different fibers, or one of them is blank."""
+
+
+class FiberCancelled(OutlastError):
+    """The fiber was cancelled with `cancel()` or `cancel_fiber()`, so there is no result."""
+
+
+class FiberInterrupted(OutlastError):
+    """The fiber was left for a later activation (shutdown, lost ownership). Its row is kept."""

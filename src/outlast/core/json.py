@@ -1,0 +1,110 @@
+"""JSON: strict going in, one encoder, one decoder.
+
+Going in, a value is made of dict (with text keys), list, str, int, float, bool and None, and nothing
+else: what comes back out is then equal to what was put in. Two things are mended rather than refused,
+since they come from outside and must not cost a conversation: half surrogate pairs in text become
+U+FFFD, and NaN and the infinities become null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic_core
+
+Value = dict[str, "Value"] | list["Value"] | str | int | float | bool | None
+
+MAX_DEPTH = 150  # the decoder stops at 200
+MAX_DIGITS = 4_000  # the decoder stops at 4,300
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def encode(value: object, what: str = "value") -> str:
+    """The JSON text of a strict JSON value; a `TypeError` says where anything else stands.
+
+    ```python
+    from outlast.core import json
+    assert json.encode({"n": 1, "x": float("nan")}) == '{"n":1,"x":null}'
+    try:
+        json.encode({"steps": [1, {2, 3}]}, "snapshot")
+    except TypeError as error:
+        assert "snapshot['steps'][1] is a set" in str(error)
+    ```
+    """
+    if type(value) not in _SCALARS and not _is_strict(value, MAX_DEPTH):
+        _complain(value, what, MAX_DEPTH)
+    try:
+        text = pydantic_core.to_json(value, inf_nan_mode="null").decode()
+    except (pydantic_core.PydanticSerializationError, UnicodeEncodeError):
+        text = pydantic_core.to_json(_mended(value), inf_nan_mode="null").decode()
+    if len(text) > MAX_DIGITS and _has_endless_int(value):
+        raise TypeError(f"{what} has an int of more than {MAX_DIGITS} digits; store it as text")
+    return text
+
+
+def decode(text: str) -> Any:
+    """The value of a JSON text; a `ValueError` when it is none."""
+    return pydantic_core.from_json(text)
+
+
+def _is_strict(value: object, depth: int) -> bool:
+    kind = type(value)
+    if kind is dict:
+        for key, item in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str:
+                return False
+            if type(item) not in _SCALARS and not (depth and _is_strict(item, depth - 1)):
+                return False
+        return True
+    if kind is list:
+        for item in value:  # type: ignore[attr-defined]
+            if type(item) not in _SCALARS and not (depth and _is_strict(item, depth - 1)):
+                return False
+        return True
+    return kind in _SCALARS
+
+
+def _complain(value: object, path: str, depth: int) -> None:
+    """Raise for the first thing in `value` that is not strict JSON, naming its place."""
+    kind = type(value)
+    if not depth and isinstance(value, dict | list):
+        raise TypeError(f"{path} is nested more than {MAX_DEPTH} levels deep")
+    if kind is dict:
+        for key, item in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str:
+                raise TypeError(f"{path} has the key {key!r}; JSON keys are str")
+            _complain(item, f"{path}[{key!r}]", depth - 1)
+    elif kind is list:
+        for index, item in enumerate(value):  # type: ignore[arg-type]
+            _complain(item, f"{path}[{index}]", depth - 1)
+    elif kind not in _SCALARS:
+        hint = {
+            "tuple": "; use a list",
+            "set": "; use a list",
+            "bytes": "; encode it as text, for example with base64",
+            "datetime": "; use .isoformat() or a timestamp",
+        }.get(kind.__name__, "")
+        raise TypeError(
+            f"{path} is a {kind.__name__}, which is not JSON"
+            f" (dict, list, str, int, float, bool, None){hint}"
+        )
+
+
+def _mended(value: object) -> object:
+    """The same value with half surrogate pairs replaced, in keys too."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_mended(key): _mended(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_mended(item) for item in value]
+    return value
+
+
+def _has_endless_int(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_endless_int, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_endless_int, value))
+    return isinstance(value, int) and value.bit_length() > MAX_DIGITS * 3.32

@@ -1,0 +1,293 @@
+"""The queue in front of the engines, and what both of them do with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from outlast.core.errors import (
+    CommitFailed,
+    CommitRefused,
+    OwnershipLost,
+    StoreClosed,
+    StoreError,
+    ValueTooLarge,
+)
+from outlast.store.attempt import Attempt
+from outlast.store.grouping import operation_names
+from outlast.store.operations import (
+    Batch,
+    Fence,
+    Operation,
+    Outcome,
+    Query,
+    StoreStatistics,
+    size_of,
+)
+
+logger = logging.getLogger("outlast.store")
+
+Row = tuple[Any, ...]
+
+MEBIBYTE = 1024 * 1024
+
+
+class CommitProbe(Protocol):
+    """Told of the two moments of a commit between which a process can die. For tests."""
+
+    def before_commit(self, batches: Sequence[Batch]) -> None: ...
+
+    def after_commit(self, batches: Sequence[Batch]) -> None:
+        """COMMIT has returned; nobody who waits has been told yet."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Settings of a store that both engines have."""
+
+    max_value_bytes: int = 64 * MEBIBYTE
+    max_group: int = 1000  # batches in one transaction
+    max_group_bytes: int = MEBIBYTE  # a larger batch gets a transaction of its own
+    probe: CommitProbe | None = None
+
+
+class Store(ABC):
+    """Durable rows. `submit` hands a batch over, `fetch` reads; see the package's essay."""
+
+    engine: str
+
+    def __init__(self, options: StoreOptions) -> None:
+        self.options = options
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[Batch] = []
+        self._queue_bytes = 0
+        self._reads = 0
+        self._closed: Exception | None = None
+        self._commits = 0
+        self._batches = 0
+        self._refused = 0
+        self._failed = 0
+        self._largest_group = 0
+        self._latencies: deque[float] = deque(maxlen=1000)
+        self._down_since: float | None = None
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def submit(self, fence: Fence, operations: list[Operation]) -> Outcome:
+        """Hand a batch over, now and without waiting; await the outcome to know how it ended.
+
+        The outcome is the number of rows that each operation touched (-1: committed, not known),
+        or raises: `OwnershipLost`, `CommitRefused`, `CommitFailed` or another `StoreError`.
+        """
+        if self._closed is not None:
+            raise StoreClosed(str(self._closed))
+        if fence.closed is not None:
+            raise _again(fence.closed)
+        size = size_of(operations)
+        if size > self.options.max_value_bytes:
+            self._check_sizes(operations)
+        outcome = Outcome(loop=self._loop)
+        self._queue.append(Batch(fence, operations, outcome, size, self._loop.time()))
+        self._queue_bytes += size
+        self._kick()
+        return outcome
+
+    async def commit(self, fence: Fence, operations: list[Operation]) -> tuple[int, ...]:
+        """`submit`, and wait for the outcome."""
+        return await self.submit(fence, operations)
+
+    def _check_sizes(self, operations: Sequence[Operation]) -> None:
+        most = self.options.max_value_bytes
+        for statement, arguments in operations:
+            for argument in arguments:
+                if type(argument) is str and len(argument.encode()) > most:
+                    raise ValueTooLarge(
+                        f"a value of {len(argument.encode()):,} bytes ({statement.name}) is more"
+                        f" than this store accepts ({most:,} bytes). Keep large data in a file or"
+                        f" an object store and its address here, or raise max_value_bytes."
+                    )
+
+    @abstractmethod
+    def _kick(self) -> None:
+        """Something was queued: see that it is written soon."""
+
+    # --- how a batch ends ------------------------------------------------------------------------
+
+    def _without_closed(self, batches: list[Batch]) -> list[Batch]:
+        """The batches that may still be written; the others fail with what closed their fence."""
+        if all(batch.fence.closed is None for batch in batches):
+            return batches
+        alive = []
+        for batch in batches:
+            if batch.fence.closed is None:
+                alive.append(batch)
+            else:
+                self._end_badly(batch, _again(batch.fence.closed))
+        return alive
+
+    def _conclude(self, attempt: Attempt) -> None:
+        """The outcome of a group is known: tell whoever waits, in order."""
+        assert attempt.verdicts is not None
+        now = self._loop.time()
+        committed = 0
+        for batch, verdict in zip(attempt.group, attempt.verdicts, strict=True):
+            if isinstance(verdict, tuple):
+                committed += 1
+                self._queue_bytes -= batch.size
+                self._latencies.append(now - batch.queued_at)
+                batch.outcome.set_result(verdict)
+            elif verdict == "refused":
+                self._refuse(batch)
+            elif verdict == "stale":
+                self._lose(batch)
+            elif verdict == "behind":
+                assert batch.fence.closed is not None
+                self._end_badly(batch, _again(batch.fence.closed))
+            else:
+                self._fail(batch, verdict)
+        self._commits += 1
+        self._batches += committed
+        self._largest_group = max(self._largest_group, committed)
+        self._down_since = None
+
+    def _refuse(self, batch: Batch) -> None:
+        self._refused += 1
+        self._queue_bytes -= batch.size
+        batch.outcome.set_exception(
+            CommitRefused(f"a condition did not hold ({operation_names(batch.operations)})")
+        )
+
+    def _lose(self, batch: Batch) -> None:
+        """The fence did not hold: everything under it is over."""
+        batch.fence.close(
+            OwnershipLost(
+                f"{batch.fence.root}: epoch {batch.fence.epoch} is no longer the one that owns this"
+                f" agent; another host or activation has taken it over, or the store went back in"
+                f" time. Nothing was written."
+            )
+        )
+        assert batch.fence.closed is not None
+        self._end_badly(batch, _again(batch.fence.closed))
+
+    def _fail(self, batch: Batch, error: Exception) -> None:
+        """The batch itself cannot be written: what is behind it for this agent goes with it."""
+        logger.error("%s: a commit failed: %s", batch.fence.root, error)
+        batch.fence.close(
+            CommitFailed(
+                f"{batch.fence.root}: a commit failed ({error}), so the agent was discarded and"
+                f" boots again from the store; nothing handed over after it was written."
+            )
+        )
+        if isinstance(error, StoreError):
+            self._end_badly(batch, error)
+        else:
+            failed = CommitFailed(
+                f"{batch.fence.root}: {operation_names(batch.operations)} could not be written:"
+                f" {type(error).__name__}: {error}"
+            )
+            failed.__cause__ = error
+            self._end_badly(batch, failed)
+
+    def _end_badly(self, batch: Batch, error: Exception) -> None:
+        self._failed += 1
+        self._queue_bytes -= batch.size
+        batch.outcome.set_exception(error)
+
+    def _unreachable(self, why: object) -> None:
+        """The engine does not answer; batches wait until it does."""
+        if self._down_since is None:
+            self._down_since = self._loop.time()
+            logger.error("the store does not answer (%s); commits wait until it does", why)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def fetch(self, query: Query, *arguments: Any) -> list[Row]:
+        """The rows of a query. Sees every batch whose outcome is known."""
+        if self._closed is not None:
+            raise StoreClosed(str(self._closed))
+        self._reads += 1
+        try:
+            return await self._fetch(query, arguments)
+        finally:
+            self._reads -= 1
+
+    @abstractmethod
+    async def _fetch(self, query: Query, arguments: Sequence[Any]) -> list[Row]: ...
+
+    # --- the rest --------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """True while a batch or a read is under way."""
+        return bool(self._queue or self._in_flight or self._reads)
+
+    @property
+    @abstractmethod
+    def _in_flight(self) -> int:
+        """Batches that were taken from the queue and whose outcome is not known."""
+
+    async def drained(self) -> None:
+        """Wait until everything that was handed over has its outcome."""
+        while waiting := [batch.outcome for batch in self._pending()]:
+            await asyncio.wait(waiting)
+
+    @abstractmethod
+    def _pending(self) -> list[Batch]:
+        """Every batch whose outcome is not known."""
+
+    def statistics(self) -> StoreStatistics:
+        """A cheap snapshot of how the store is doing."""
+        latencies = sorted(self._latencies)
+        count = len(latencies)
+        return StoreStatistics(
+            engine=self.engine,
+            queue_depth=len(self._queue),
+            queue_bytes=self._queue_bytes,
+            in_flight=self._in_flight,
+            commits=self._commits,
+            batches=self._batches,
+            refused=self._refused,
+            failed=self._failed,
+            largest_group=self._largest_group,
+            mean_group=self._batches / self._commits if self._commits else 0.0,
+            latency_p50=latencies[count // 2] if count else 0.0,
+            latency_p99=latencies[int(count * 0.99)] if count else 0.0,
+            fsync_average=self._fsync_average(),
+            fsync_in_thread=self._fsync_in_thread(),
+            unavailable_for=(
+                None if self._down_since is None else self._loop.time() - self._down_since
+            ),
+        )
+
+    def _fsync_average(self) -> float | None:
+        return None
+
+    def _fsync_in_thread(self) -> bool:
+        return False
+
+    async def close(self) -> None:
+        """Write what was handed over, then let go of the engine. Again: nothing."""
+        if self._closed is None:
+            await self.drained()
+            self.abandon("the store was closed")
+
+    def abandon(self, reason: str = "the store was abandoned") -> None:
+        """Let go of the engine at once, as a dying process would. What was queued stays unknown."""
+        if self._closed is None:
+            self._closed = StoreClosed(reason)
+            self._release()
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Close connections and locks, without waiting."""
+
+
+def _again(error: Exception) -> Exception:
+    """The same error for one more victim: an instance of its own, since each gets a traceback."""
+    return type(error)(*error.args)

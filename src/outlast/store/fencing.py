@@ -1,0 +1,69 @@
+"""The statements that guard a commit: fence, order check and outcome marker in one."""
+
+from __future__ import annotations
+
+from outlast.store.operations import Argument, Fence, Query, Statement
+
+ADVANCE = Statement(
+    "agents advance",
+    sqlite="""
+        UPDATE agents SET epoch = ?2, owner = ?3, commit_no = ?4
+        WHERE root = ?1 AND epoch = ?5 AND owner = ?6 AND commit_no = ?7
+    """,
+    postgres="""
+        UPDATE agents SET epoch = u.epoch, owner = u.owner, commit_no = u.commit_no FROM {rows}
+        WHERE agents.root = u.root AND agents.epoch = u.old_epoch
+          AND agents.owner = u.old_owner AND agents.commit_no = u.old_commit_no
+    """,
+    columns=[
+        ("root", "text"),
+        ("epoch", "bigint"),
+        ("owner", "text"),
+        ("commit_no", "bigint"),
+        ("old_epoch", "bigint"),
+        ("old_owner", "text"),
+        ("old_commit_no", "bigint"),
+    ],
+    key=1,
+    expect=True,
+)
+
+CREATE = Statement(
+    "agents create",
+    sqlite="""
+        INSERT INTO agents (root, epoch, owner, commit_no) VALUES (?, ?, ?, ?)
+        ON CONFLICT DO NOTHING
+    """,
+    postgres="""
+        INSERT INTO agents (root, epoch, owner, commit_no)
+        SELECT u.root, u.epoch, u.owner, u.commit_no FROM {rows}
+        ON CONFLICT DO NOTHING
+    """,
+    columns=[("root", "text"), ("epoch", "bigint"), ("owner", "text"), ("commit_no", "bigint")],
+    key=1,
+    expect=True,
+)
+
+READ = Query.same("SELECT epoch, owner, commit_no FROM agents WHERE root = ?")
+
+
+def guard(fence: Fence, count: int) -> tuple[Statement, tuple[Argument, ...]]:
+    """The operation that lets `count` more commits through, if the fence still stands."""
+    reached = fence.commit_no + count
+    if fence.held:
+        same = (fence.epoch, fence.owner)
+        return ADVANCE, (fence.root, *same, reached, *same, fence.commit_no)
+    if fence.known is None:
+        return CREATE, (fence.root, fence.epoch, fence.owner, reached)
+    return ADVANCE, (fence.root, fence.epoch, fence.owner, reached, *fence.known)
+
+
+def has_reached(fence: Fence, row: tuple[int, str, int] | None, commit_no: int) -> bool:
+    """True when the stored row shows that this fence's commit `commit_no` is durable."""
+    return row is not None and row[:2] == (fence.epoch, fence.owner) and row[2] >= commit_no
+
+
+def passed(fence: Fence, count: int) -> None:
+    """`count` commits went through: the fence is held, and that much further on."""
+    fence.held = True
+    fence.commit_no += count

@@ -1,0 +1,117 @@
+"""Which operations of a group of batches can share a statement. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from outlast.store.operations import Argument, Batch, BulkStatement, Fence, Operation, Statement
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """One statement, executed once for all of its rows."""
+
+    statement: Statement | BulkStatement
+    rows: list[tuple[Argument, ...]] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)  # batch, operation within it
+
+
+def slots_of(batches: Sequence[Batch]) -> list[Slot]:
+    """The statements that write all of `batches`, in an order that keeps each agent's own order.
+
+    Operations of different agents never touch the same row, so they can be moved past one another;
+    those of one agent keep their order, and two on the same row never meet in one slot.
+    """
+    slots: list[Slot] = []
+    reached: dict[str, int] = {}  # per agent: the slot of its latest operation
+    touched: dict[tuple[object, ...], int] = {}  # per row: the slot that wrote it last
+    for index, batch in enumerate(batches):
+        root = batch.fence.root
+        at = reached.get(root, 0)
+        for place, (statement, arguments) in enumerate(batch.operations):
+            if isinstance(statement, BulkStatement):
+                at = len(slots)
+                slots.append(Slot(statement))
+            else:
+                row = (statement.name.partition(" ")[0], *arguments[: statement.key])
+                at = _slot_for(slots, statement, max(at, touched.get(row, -1) + 1))
+                touched[row] = at
+            slots[at].rows.append(arguments)
+            slots[at].places.append((index, place))
+        reached[root] = at
+    return slots
+
+
+def _slot_for(slots: list[Slot], statement: Statement, start: int) -> int:
+    for at in range(start, len(slots)):
+        if slots[at].statement is statement:
+            return at
+    slots.append(Slot(statement))
+    return len(slots) - 1
+
+
+def rows_are_distinct(slots: Iterable[Slot]) -> bool:
+    """True when no row is written twice and nothing is bulk: then the order of slots is immaterial."""
+    seen: set[tuple[object, ...]] = set()
+    for slot in slots:
+        if isinstance(slot.statement, BulkStatement):
+            return False
+        table = slot.statement.name.partition(" ")[0]
+        for row in slot.rows:
+            identity = (table, *row[: slot.statement.key])
+            if identity in seen:
+                return False
+            seen.add(identity)
+    return True
+
+
+def take_group(queue: list[Batch], most: int, most_bytes: int) -> tuple[list[Batch], list[Batch]]:
+    """Split the queue into the group to write now and the rest.
+
+    A group holds one fence per agent: a later activation of the same agent waits for the next one.
+    A batch of more than `most_bytes` is a group of its own.
+    """
+    fences: dict[str, Fence] = {}
+    total = 0
+    for count, batch in enumerate(queue):
+        fence = fences.setdefault(batch.fence.root, batch.fence)
+        total += batch.size
+        full = count >= most or (count and total > most_bytes)
+        if full or fence is not batch.fence:
+            return queue[:count], queue[count:]
+    return queue, []
+
+
+def advances(batches: Iterable[Batch]) -> dict[Fence, int]:
+    """Per fence, how many commits this group advances it by."""
+    counts: dict[Fence, int] = {}
+    for batch in batches:
+        counts[batch.fence] = counts.get(batch.fence, 0) + 1
+    return counts
+
+
+def results_from(
+    slots: Sequence[Slot], touched: Sequence[int], batches: Sequence[Batch]
+) -> list[tuple[int, ...]] | None:
+    """Per batch, the rows that each operation touched; None when the totals leave that open.
+
+    A set-based statement only tells how many rows it touched in all: all or none of its rows is an
+    answer for each of them (unless none is a refusal), anything between is not.
+    """
+    results: list[list[int]] = [[1] * len(batch.operations) for batch in batches]
+    for slot, count in zip(slots, touched, strict=True):
+        if isinstance(slot.statement, BulkStatement):
+            index, place = slot.places[0]
+            results[index][place] = count
+        elif count != len(slot.rows):
+            if count or slot.statement.expect:
+                return None
+            for index, place in slot.places:
+                results[index][place] = 0
+    return [tuple(result) for result in results]
+
+
+def operation_names(operations: Iterable[Operation]) -> str:
+    """For messages: what a batch was about to do."""
+    return ", ".join(statement.name for statement, _ in operations)

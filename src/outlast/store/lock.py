@@ -1,0 +1,67 @@
+"""One host per SQLite file: a lock file beside the database, which says who holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+import weakref
+from pathlib import Path
+
+from outlast.core.errors import StoreLocked
+
+
+class FileLock:
+    """An advisory lock that ends with the process, however it ends, and is dropped by forked children.
+
+    The file stays where it is: removing it would race with the next holder.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self.path = database.with_name(database.name + ".lock")
+        self.held = False
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = self._holder()
+            os.close(self._descriptor)
+            raise StoreLocked(
+                f"{database} is in use by {holder}. One SQLite file serves one host at a time: stop"
+                f" that process, or use PostgreSQL for several hosts."
+            ) from None
+        self.held = True
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "started": int(time.time())}
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, json.dumps(about).encode(), 0)
+        _drop_in_children(self)
+
+    def _holder(self) -> str:
+        try:
+            about = json.loads(os.pread(self._descriptor, 1000, 0))
+            since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about["started"]))
+            return f"process {about['pid']} on {about['host']} (since {since})"
+        except (ValueError, KeyError, TypeError):
+            return "another process (its lock file does not say which)"
+
+    def release(self) -> None:
+        """Let the next one in. Again: nothing."""
+        if self.held:
+            self.held = False
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+
+
+def _drop_in_children(lock: FileLock) -> None:
+    """A forked child must not keep the lock of a parent that has died."""
+    reference = weakref.ref(lock)
+
+    def drop() -> None:
+        held = reference()
+        if held is not None:
+            held.release()
+
+    os.register_at_fork(after_in_child=drop)

