@@ -1,1 +1,55 @@
 """outlast: agents that outlast the process they run in."""
+
+from outlast.agent.agent import Agent
+from outlast.agent.backoff import FiberRecovery
+from outlast.agent.fibers import FiberContext, FiberHandle
+from outlast.agent.keepalive import Lease
+from outlast.agent.managed import FiberInspection, FiberStatus
+from outlast.agent.recovery import FiberRecoveryContext, FiberResolution
+from outlast.agent.storage import Storage
+from outlast.core.errors import (
+    ActivationFailed,
+    CommitFailed,
+    CommitRefused,
+    FiberCancelled,
+    FiberConflict,
+    FiberInterrupted,
+    HostStopped,
+    NotInFiber,
+    OutlastError,
+    OwnershipLost,
+    StoreError,
+    UnknownAgent,
+)
+from outlast.core.events import Event
+from outlast.host.host import Host, HostStatistics
+from outlast.store.operations import StoreStatistics
+
+__all__ = [
+    "ActivationFailed",
+    "Agent",
+    "CommitFailed",
+    "CommitRefused",
+    "Event",
+    "FiberCancelled",
+    "FiberConflict",
+    "FiberContext",
+    "FiberHandle",
+    "FiberInspection",
+    "FiberInterrupted",
+    "FiberRecovery",
+    "FiberRecoveryContext",
+    "FiberResolution",
+    "FiberStatus",
+    "Host",
+    "HostStatistics",
+    "HostStopped",
+    "Lease",
+    "NotInFiber",
+    "OutlastError",
+    "OwnershipLost",
+    "Storage",
+    "StoreError",
+    "StoreStatistics",
+    "UnknownAgent",
+]

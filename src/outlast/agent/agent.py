@@ -1,0 +1,238 @@
+"""The class that users subclass. Thin: each method leads into the part that owns the matter."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Iterable
+from datetime import datetime
+from typing import Any, ClassVar, Literal, Self, TypeVar
+
+from outlast.agent import fiber_rows
+from outlast.agent.backoff import FiberRecovery
+from outlast.agent.fibers import UNSET, FiberFunction, FiberHandle, Fibers
+from outlast.agent.keepalive import Lease, keep_alive_while
+from outlast.agent.managed import FiberInspection, FiberStatus, ManagedFibers
+from outlast.agent.recovery import ALARM, FiberRecoveryContext, FiberResolution, Recovery
+from outlast.agent.storage import Storage
+from outlast.agent.unit import Commits, Unit
+from outlast.host.activation import Activation
+from outlast.store.operations import Query
+
+logger = logging.getLogger("outlast.agent")
+
+T = TypeVar("T")
+
+
+class Agent:
+    """An addressable object whose state is rows in a store, and whose work outlasts its process.
+
+    ```python
+    from outlast import Agent, FiberContext, FiberRecoveryContext, Host
+
+    class Researcher(Agent):
+        async def start(self, topic: str) -> str:
+            fiber = await self.start_fiber(
+                "research", self.research, {"topic": topic, "done": []}, idempotency_key=topic, wait=True
+            )
+            return fiber.status
+
+        async def research(self, fiber: FiberContext, plan: dict) -> None:
+            for step in ["search", "read", "write"][len(plan["done"]):]:
+                plan["done"].append(step)
+                await fiber.stash(plan)                     # durable when it returns
+
+        async def on_fiber_recovered(self, fiber: FiberRecoveryContext) -> None:
+            if fiber.name == "research":
+                fiber.resume(self.research)                 # goes on where the dead process stopped
+
+    async with Host(agents=[Researcher], store="sqlite:///research.db") as host:
+        assert await host.get(Researcher, "alice").start("owls") == "completed"
+    ```
+
+    Public async methods can be called through a stub (`host.get(...)`). Calls interleave at awaits:
+    between two awaits an agent is alone, across an await it is not.
+    """
+
+    fiber_recovery: ClassVar[FiberRecovery] = FiberRecovery()
+
+    unfinished_work: ClassVar[tuple[Query, ...]] = (fiber_rows.UNFINISHED_AGENTS,)
+    _activation: Activation
+
+    def __init__(self) -> None:
+        """Override for attributes of your own; the agent's storage and fibers are there already."""
+
+    @classmethod
+    def _make(cls, activation: Activation) -> Self:
+        agent = cls.__new__(cls)
+        agent._attach(activation)
+        agent.__init__()  # type: ignore[misc]
+        return agent
+
+    def _attach(self, activation: Activation) -> None:
+        self._activation = activation
+        self._commits = Commits(activation)
+        self.storage = Storage(activation.address.text, activation.store, self._commits)
+        self._fibers = Fibers(activation, self._commits)
+        self._recovery = Recovery(
+            self._fibers, lambda context: self.on_fiber_recovered(context), self.fiber_recovery
+        )
+        self._managed = ManagedFibers(self._fibers, self._recovery)
+        self._fibers.on_orphan = self._recovery.scan_soon
+
+    @property
+    def name(self) -> str:
+        """The name under which this agent is addressed."""
+        return self._activation.address.name
+
+    # --- what a user may override ----------------------------------------------------------------
+
+    async def on_start(self) -> None:
+        """Called once per activation, before anything else reaches the agent."""
+
+    async def on_fiber_recovered(self, fiber: FiberRecoveryContext) -> FiberResolution | None:
+        """Called with each fiber that a dead process left behind.
+
+        Call `fiber.resume(...)` (or start a new fiber, which then takes its place) to go on. If this
+        returns without either, the fiber is done with: its row is removed, or for a managed fiber
+        settled as the returned `FiberResolution` says (None: `interrupted`). If it raises, it is called
+        again later for a plain fiber; a managed one is settled as an error.
+        """
+        logger.warning(
+            "%s: the fiber %r (%s) was interrupted, and %s.on_fiber_recovered does not say what to do"
+            " with it; it is dropped",
+            self._activation.address,
+            fiber.name,
+            fiber.id,
+            type(self).__name__,
+        )
+        return None
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def commit(self) -> Unit:
+        """`async with self.commit():` makes everything written inside one atomic commit.
+
+        ```python
+        from outlast import Agent, Host
+
+        class Mover(Agent):
+            async def move(self) -> dict:
+                async with self.commit():                  # all of this, or none of it
+                    await self.storage.put("to", 1)
+                    await self.storage.delete("from")
+                return await self.storage.list()
+
+        async with Host(agents=[Mover], store="sqlite:///mover.db") as host:
+            assert await host.get(Mover, "m").move() == {"to": 1}
+        ```
+        """
+        return self._commits.unit()
+
+    # --- staying in memory -----------------------------------------------------------------------
+
+    def keep_alive(self) -> Lease:
+        """Stay in memory until the lease is released. It writes nothing and survives nothing."""
+        return Lease(self._activation)
+
+    async def keep_alive_while(self, work: Awaitable[T]) -> T:
+        """Stay in memory while `work` is awaited."""
+        return await keep_alive_while(self._activation, work)
+
+    # --- fibers ----------------------------------------------------------------------------------
+
+    def run_fiber(
+        self, name: str, function: FiberFunction[T], input: Any = UNSET
+    ) -> FiberHandle[T]:
+        """Start durable work. Its row is queued when this returns; await the handle for the result.
+
+        `function` is called with a `FiberContext`, and with `input` if that is given. The input is stored
+        with the row, and is the fiber's snapshot until the first stash.
+        """
+        return self._fibers.run(name, function, input)
+
+    async def stash(self, data: Any) -> None:
+        """Replace the snapshot of the fiber that this code runs in. Durable when it returns."""
+        await self._fibers.current().stash(data)
+
+    async def start_fiber(
+        self,
+        name: str,
+        function: FiberFunction[Any],
+        input: Any = UNSET,
+        *,
+        id: str | None = None,
+        idempotency_key: str | None = None,
+        wait: bool = False,
+        metadata: Any = None,
+    ) -> FiberInspection:
+        """Start a managed fiber: it is kept after its end, and can be looked up and cancelled.
+
+        If there is one with this id or key already, that one is returned (`accepted` is False) and
+        nothing is started. `wait=True` returns when it has ended.
+        """
+        return await self._managed.start(name, function, input, id, idempotency_key, wait, metadata)
+
+    async def inspect_fiber(self, id: str) -> FiberInspection | None:
+        """A managed fiber as it stands in the store, or None."""
+        return await self._managed.inspect(id)
+
+    async def list_fibers(
+        self,
+        *,
+        status: FiberStatus | Iterable[FiberStatus] | None = None,
+        name: str | None = None,
+        limit: int = 50,
+    ) -> list[FiberInspection]:
+        """Managed fibers, newest first; at most 100."""
+        return await self._managed.list(status, name, limit)
+
+    async def cancel_fiber(self, id: str) -> bool:
+        """Cancel a managed fiber. False when there is none, or it has ended."""
+        return await self._managed.cancel(id)
+
+    async def resolve_fiber(
+        self,
+        id: str,
+        status: Literal["completed", "error", "aborted", "interrupted"],
+        *,
+        error: str | None = None,
+        metadata: Any = None,
+        snapshot: Any = None,
+    ) -> bool:
+        """Say how an interrupted managed fiber has ended. False when it is not interrupted."""
+        return await self._managed.resolve(id, FiberResolution(status, error, metadata, snapshot))
+
+    async def delete_fibers(
+        self,
+        *,
+        status: FiberStatus | Iterable[FiberStatus] | None = None,
+        settled_before: datetime | None = None,
+        limit: int = 100,
+    ) -> int:
+        """Delete managed fibers that have ended (interrupted ones only if asked for), oldest first."""
+        return await self._managed.delete(status, settled_before, limit)
+
+    # --- what the host calls ---------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        started: Any = self.on_start()
+        if inspect.isawaitable(started):
+            await started
+        address = self._activation.address.text
+        if await self._activation.store.fetch(fiber_rows.IS_ANY_UNFINISHED, address):
+            self._recovery.scan_soon()
+
+    async def _wake(self, source: str) -> None:
+        if source == ALARM:
+            await asyncio.shield(self._recovery.scan_soon(woken=True))
+        else:
+            raise LookupError(f"no part of {type(self).__name__} is called {source!r}")
+
+    def _leave(self, reason: Exception) -> None:
+        self._managed.leave()
+        this = asyncio.current_task()
+        for task in list(self._activation.tasks):
+            if task is not this:
+                task.cancel()

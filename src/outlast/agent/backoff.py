@@ -1,0 +1,52 @@
+"""When to hand a left-behind fiber to its hook again. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from outlast.agent.fiber_rows import FiberRow
+from outlast.core.clock import seconds
+
+PATIENCE = 3  # tries after which even a new process waits for its turn
+LARGEST_EXPONENT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FiberRecovery:
+    """How left-behind fibers are recovered. Durations in seconds or as `timedelta`.
+
+    `retry` is the wait after the first failure of the hook; it doubles up to `retry_at_most`.
+    A fiber whose hook has failed for `max_age` is dropped, with an event (0: never).
+    A scan that has run for `scan_deadline` makes way, and goes on a moment later.
+    """
+
+    retry: float | timedelta = 30.0
+    retry_at_most: float | timedelta = 300.0
+    max_age: float | timedelta = timedelta(hours=24)
+    scan_deadline: float | timedelta = 10.0
+
+    def delay_after(self, tries: int) -> int:
+        """Milliseconds to wait after this many tries in a row without progress."""
+        factor = 2 ** min(max(tries - 1, 0), LARGEST_EXPONENT)
+        return int(min(seconds(self.retry_at_most), seconds(self.retry) * factor) * 1000)
+
+
+Turn = Literal["now", "later", "too old"]
+
+
+def turn_of(row: FiberRow, now: int, options: FiberRecovery, *, same_process: bool) -> Turn:
+    """Whether a left-behind fiber is handed to the hook now.
+
+    A new process tries at once what failed in an old one (it may well be the repaired version),
+    unless that has failed so often that the fiber may be what kills it.
+    """
+    max_age = int(seconds(options.max_age) * 1000)
+    failing_since = row.interrupted_at if row.tries else None
+    if max_age and failing_since is not None and now - failing_since >= max_age:
+        return "too old"
+    must_wait = same_process or row.tries >= PATIENCE
+    if must_wait and row.retry_at is not None and row.retry_at > now:
+        return "later"
+    return "now"

@@ -1,0 +1,446 @@
+"""Fibers: durable units of work with a stashable snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Generator
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar
+
+from outlast.agent import fiber_rows as rows
+from outlast.agent.fiber_rows import FiberRow
+from outlast.agent.unit import Commits, without_unit
+from outlast.core import json
+from outlast.core.errors import (
+    CommitRefused,
+    FiberCancelled,
+    FiberInterrupted,
+    NotInFiber,
+    OutlastError,
+)
+from outlast.host.activation import Activation
+from outlast.store.operations import Operation
+
+logger = logging.getLogger("outlast.agent")
+
+T = TypeVar("T")
+FiberFunction = Callable[..., Awaitable[T]]
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "…"
+
+
+UNSET = _Unset()
+
+_current: ContextVar[Fiber | None] = ContextVar("outlast_fiber", default=None)
+_recovering: ContextVar[Replaceable | None] = ContextVar("outlast_recovering", default=None)
+
+
+class Fiber:
+    """A fiber that runs in this process."""
+
+    def __init__(self, row: FiberRow, fibers: Fibers, accepted: asyncio.Future[Any]) -> None:
+        self.accepted = accepted  # resolved when its row is durable
+        self.id = row.id
+        self.root_id = row.root_id
+        self.name = row.name
+        self.managed = bool(row.managed)
+        self.snapshot = row.snapshot
+        self.tries = row.tries
+        self.fibers = fibers
+        self.running = True
+        self.cancelled = False  # by its user; everything else that stops it is an interruption
+        self.awaited = False
+        self.task: asyncio.Task[None] | None = None
+        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.result.add_done_callback(retrieve)
+
+    async def stash(self, data: Any) -> None:
+        text = json.encode(data, "snapshot")
+        if not self.running:
+            raise NotInFiber(f"the fiber {self.name!r} ({self.id}) has ended; nothing was stashed")
+        fibers = self.fibers
+        operations: list[Operation] = [(rows.STASH, (fibers.agent, self.id, text))]
+        if self.tries:
+            operations.append((rows.PROGRESS, (fibers.agent, self.id)))
+
+        def durable() -> None:
+            self.snapshot = text
+            self.tries = 0
+
+        try:
+            await fibers.commits.write(operations, durable)
+        except CommitRefused:
+            raise NotInFiber(
+                f"the fiber {self.name!r} ({self.id}) was cancelled or removed; nothing was stashed"
+            ) from None
+
+
+class FiberContext:
+    """What a fiber's function is given."""
+
+    __slots__ = ("_fiber",)
+
+    def __init__(self, fiber: Fiber) -> None:
+        self._fiber = fiber
+
+    @property
+    def id(self) -> str:
+        return self._fiber.id
+
+    @property
+    def name(self) -> str:
+        return self._fiber.name
+
+    @property
+    def snapshot(self) -> Any:
+        """What was stashed last; until then the input, or None."""
+        text = self._fiber.snapshot
+        return None if text is None else json.decode(text)
+
+    async def stash(self, data: Any) -> None:
+        """Replace the snapshot. Durable when this returns; inside `commit()`, when the block ends."""
+        await self._fiber.stash(data)
+
+
+class FiberHandle(Generic[T]):
+    """A running fiber: await it for its result. Not awaiting it is fire-and-forget.
+
+    Cancelling whoever awaits it does not cancel the fiber; `cancel()` does."""
+
+    __slots__ = ("_fiber",)
+
+    def __init__(self, fiber: Fiber) -> None:
+        self._fiber = fiber
+
+    @property
+    def id(self) -> str:
+        return self._fiber.id
+
+    @property
+    def name(self) -> str:
+        return self._fiber.name
+
+    def done(self) -> bool:
+        """True when the fiber has ended and its row is gone."""
+        return self._fiber.result.done()
+
+    def cancel(self) -> bool:
+        """Stop the fiber: its row is removed, and whoever awaits it gets `FiberCancelled`."""
+        fiber = self._fiber
+        if not fiber.running or fiber.task is None:
+            return False
+        fiber.cancelled = True
+        return fiber.task.cancel()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        self._fiber.awaited = True
+        return asyncio.shield(self._fiber.result).__await__()
+
+    def __repr__(self) -> str:
+        return f"<fiber {self.name!r} {self.id}>"
+
+
+class Replaceable:
+    """A left-behind fiber inside its recovery hook: the first fiber started there takes its place."""
+
+    def __init__(self, row: FiberRow, fibers: Fibers) -> None:
+        self.row = row
+        self.fibers = fibers
+        self.replaced = asyncio.get_running_loop().create_future()
+        self.is_open = True
+
+    def take(self, fibers: Fibers) -> FiberRow | None:
+        """The row to replace, once, for the agent that it belongs to."""
+        if not self.is_open or self.fibers is not fibers:
+            return None
+        self.is_open = False
+        return self.row
+
+    def __enter__(self) -> None:
+        self._token = _recovering.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        self.is_open = False
+        _recovering.reset(self._token)
+
+
+class Fibers:
+    """The fibers of one agent."""
+
+    def __init__(self, activation: Activation, commits: Commits) -> None:
+        self.agent = activation.address.text
+        self.commits = commits
+        self.activation = activation
+        self.running: dict[str, Fiber] = {}
+        self.on_orphan: Callable[[], object] | None = None  # a row was left behind while we live on
+        self.on_end: Callable[[Fiber], None] | None = None
+
+    # --- starting --------------------------------------------------------------------------------
+
+    def run(self, name: str, function: FiberFunction[T], input: Any) -> FiberHandle[T]:
+        """Queue the row of a new fiber and start it. Raises before anything is written, or not at all."""
+        check_function(name, function)
+        has_input = not isinstance(input, _Unset)
+        snapshot = json.encode(input, "input") if has_input else None
+        recovering = _recovering.get()
+        old = recovering.take(self) if recovering is not None else None
+        row = self.new_row(name, snapshot, old=old)
+        operations = [self.insertion(row)]
+        if old is not None:
+            operations.insert(0, (rows.DELETE, (self.agent, old.id)))
+        fiber = self.launch(row, function, has_input, operations)
+        if recovering is not None and old is not None:
+            recovering.replaced.set_result(None)
+        return FiberHandle(fiber)
+
+    def new_row(
+        self,
+        name: str,
+        snapshot: str | None,
+        *,
+        old: FiberRow | None = None,
+        id: str | None = None,
+        managed: bool = False,
+        idempotency_key: str | None = None,
+        metadata: str | None = None,
+    ) -> FiberRow:
+        """The row of a new fiber; it goes on with what `old` had stashed, unless it has an input."""
+        now = self.activation.clock.now()
+        id = id or self.activation.ids.new("fiber")
+        return FiberRow(
+            id=id,
+            root_id=id if old is None else old.root_id,
+            name=name,
+            managed=int(managed),
+            status="pending" if managed else "running",
+            idempotency_key=idempotency_key,
+            snapshot=old.snapshot if snapshot is None and old is not None else snapshot,
+            metadata=metadata,
+            error=None,
+            created_at=now,
+            started_at=None if managed else now,
+            interrupted_at=None,
+            settled_at=None,
+            tries=0 if old is None else old.tries,
+            retry_at=None,
+        )
+
+    def insertion(self, row: FiberRow) -> Operation:
+        return rows.INSERT, (
+            self.agent,
+            row.id,
+            row.root_id,
+            row.name,
+            row.managed,
+            row.status,
+            row.idempotency_key,
+            row.snapshot,
+            row.metadata,
+            row.created_at,
+            row.started_at,
+            row.tries,
+        )
+
+    def launch(
+        self,
+        row: FiberRow,
+        function: FiberFunction[Any],
+        has_input: bool,
+        operations: list[Operation],
+        *,
+        claim: bool = False,
+    ) -> Fiber:
+        """Hand `operations` over, and run the function as soon as they are durable."""
+        accepted = self.commits.hand_over(operations)
+        fiber = Fiber(row, self, accepted)
+        self.running[row.id] = fiber
+        context = contextvars.copy_context()
+        context.run(without_unit)
+        context.run(_recovering.set, None)
+        context.run(_current.set, fiber)
+        fiber.task = self.activation.spawn(
+            self._execute(fiber, function, has_input, claim), f"fiber {row.name}", context
+        )
+        return fiber
+
+    # --- running ---------------------------------------------------------------------------------
+
+    async def _execute(
+        self,
+        fiber: Fiber,
+        function: FiberFunction[Any],
+        has_input: bool,
+        claim: bool,
+    ) -> None:
+        try:
+            await fiber.accepted
+            if claim:
+                await self._claim(fiber)
+        except BaseException as error:
+            fiber.running = False
+            await self._never_ran(fiber, error)
+            return
+        started = self.activation.clock.now()
+        self._emit("fiber:run:started", fiber)
+        try:
+            context = FiberContext(fiber)
+            work = function(context, context.snapshot) if has_input else function(context)
+            if not inspect.isawaitable(work):
+                raise TypeError(f"a fiber's function is async; {function!r} returned {work!r}")
+            result = await work
+        except BaseException as error:
+            await self._failed(fiber, error)
+        else:
+            await self._completed(fiber, result, started)
+
+    async def _claim(self, fiber: Fiber) -> None:
+        """From pending to running; refused when it was cancelled before it began."""
+        now = self.activation.clock.now()
+        await self.commits.activation_commit([(rows.CLAIM, (self.agent, fiber.id, now))])
+
+    async def _never_ran(self, fiber: Fiber, error: BaseException) -> None:
+        """Its function was not called. If its row is there all the same, it must go, or be found."""
+        accepted = fiber.accepted
+        stored = accepted.done() and not accepted.cancelled() and accepted.exception() is None
+        cancelled = FiberCancelled(f"the fiber {fiber.name!r} was cancelled before it began")
+        if not isinstance(error, asyncio.CancelledError):
+            self._ended(fiber)
+            self._resolve(
+                fiber, cancelled if stored else error
+            )  # the claim, or the row, was refused
+        elif not stored:
+            self._ended(fiber)
+            self._resolve(fiber, cancelled)
+        elif fiber.cancelled:
+            await self._end(fiber, "aborted", None, cancelled)
+        else:
+            self._interrupted(fiber)
+
+    async def _completed(self, fiber: Fiber, result: Any, started: int) -> None:
+        fiber.running = False
+        if await self._end(fiber, "completed", None, None, result):
+            elapsed = self.activation.clock.now() - started
+            self._emit("fiber:run:completed", fiber, elapsed_ms=elapsed)
+
+    async def _failed(self, fiber: Fiber, error: BaseException) -> None:
+        fiber.running = False
+        if self.activation.ended is not None:
+            self._interrupted(fiber)
+        elif fiber.cancelled:
+            await self._end(fiber, "aborted", None, FiberCancelled(f"{fiber.name} was cancelled"))
+        elif isinstance(error, Exception):
+            text = f"{type(error).__name__}: {error}"
+            if await self._end(fiber, "error", text, error):
+                self._emit("fiber:run:failed", fiber, error=text)
+                if not fiber.awaited:
+                    logger.error("%s: the fiber %r failed", self.agent, fiber.name, exc_info=error)
+        else:  # cancelled from outside, or the process is being interrupted: not its user's wish
+            self._interrupted(fiber)
+            if self.on_orphan is not None:
+                self.on_orphan()
+            if not isinstance(error, asyncio.CancelledError):
+                raise error
+
+    async def _end(
+        self,
+        fiber: Fiber,
+        status: str,
+        text: str | None,
+        error: BaseException | None,
+        result: Any = None,
+    ) -> bool:
+        """Make the end durable, then tell. False: it was not stored, or had been settled before."""
+        now = self.activation.clock.now()
+        operation: Operation
+        if fiber.managed:
+            operation = rows.SETTLE, (self.agent, fiber.id, status, text, now, None, None)
+        else:
+            operation = rows.DELETE, (self.agent, fiber.id)
+        try:
+            touched = await self.commits.activation_commit([operation])
+        except OutlastError as failure:
+            logger.warning("%s: the end of %r was not stored: %s", self.agent, fiber.name, failure)
+            self._interrupted(fiber)
+            return False
+        self._ended(fiber)
+        self._resolve(fiber, error, result)
+        return touched != (0,)
+
+    def _interrupted(self, fiber: Fiber) -> None:
+        """Its row stays: the next activation will find it."""
+        self._ended(fiber)
+        self._emit("fiber:run:interrupted", fiber, recovery_reason="left")
+        self._resolve(
+            fiber,
+            FiberInterrupted(
+                f"the fiber {fiber.name!r} ({fiber.id}) was left for a later activation:"
+                f" {self.activation.ended or 'it was cancelled from outside'}"
+            ),
+        )
+
+    def _ended(self, fiber: Fiber) -> None:
+        if self.running.pop(fiber.id, None) is not None and self.on_end is not None:
+            self.on_end(fiber)
+
+    def _resolve(self, fiber: Fiber, error: BaseException | None, result: Any = None) -> None:
+        if fiber.result.done():
+            return
+        if error is None:
+            fiber.result.set_result(result)
+        else:
+            fiber.result.set_exception(error)
+
+    def leave(self) -> None:
+        """This activation is over: stop everything and keep the rows."""
+        for fiber in list(self.running.values()):
+            if fiber.task is not None:
+                fiber.task.cancel()
+
+    # --- the fiber around the running code -------------------------------------------------------
+
+    def current(self) -> Fiber:
+        """The fiber of this agent that the running code belongs to."""
+        fiber = _current.get()
+        if fiber is None or fiber.fibers is not self:
+            raise NotInFiber(
+                "stash() works inside a fiber of this agent only; start one with run_fiber()"
+            )
+        return fiber
+
+    def _emit(self, name: str, fiber: Fiber, **more: object) -> None:
+        self.activation.events.emit(
+            name,
+            self.agent,
+            fiber_id=fiber.id,
+            fiber_name=fiber.name,
+            managed=fiber.managed,
+            **more,
+        )
+
+
+def check_function(name: str, function: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"a fiber needs a name, not {name!r}")
+    if "\0" in name:
+        raise ValueError(f"a fiber's name is any text without NUL; {name!r} has one")
+    if not callable(function):
+        hint = (
+            "; pass the function itself, without calling it"
+            if inspect.iscoroutine(function)
+            else ""
+        )
+        if inspect.iscoroutine(function):
+            function.close()
+        raise TypeError(f"the fiber {name!r} needs an async function, not {function!r}{hint}")
+
+
+def retrieve(future: asyncio.Future[Any]) -> None:
+    """A failure is logged where it happens; asyncio need not do it again."""
+    if not future.cancelled():
+        future.exception()

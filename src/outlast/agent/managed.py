@@ -1,0 +1,250 @@
+"""Managed fibers: kept after their end, looked up by id or idempotency key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from outlast.agent import fiber_rows as rows
+from outlast.agent.fiber_rows import FiberRow
+from outlast.agent.fibers import UNSET, FiberFunction, Fibers, check_function
+from outlast.agent.recovery import FiberResolution, Recovery, checked, decoded, settlement
+from outlast.core import json
+from outlast.core.clock import to_datetime
+from outlast.core.errors import CommitRefused, FiberConflict, FiberInterrupted
+from outlast.store.operations import Query
+
+FiberStatus = Literal["pending", "running", "completed", "error", "aborted", "interrupted"]
+STATUSES: tuple[FiberStatus, ...] = (
+    "pending",
+    "running",
+    "completed",
+    "error",
+    "aborted",
+    "interrupted",
+)
+DELETED_BY_DEFAULT: tuple[FiberStatus, ...] = ("completed", "error", "aborted")
+MOST_LISTED = 100
+MOST_DELETED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class FiberInspection:
+    """A managed fiber as it stands in the store."""
+
+    id: str
+    name: str
+    status: FiberStatus
+    idempotency_key: str | None
+    snapshot: Any
+    metadata: Any
+    error: str | None
+    created_at: datetime
+    started_at: datetime | None
+    settled_at: datetime | None
+    accepted: bool = True  # False: start_fiber found one with this id or key, and started nothing
+
+
+class ManagedFibers:
+    """The fibers of one agent that are kept."""
+
+    def __init__(self, fibers: Fibers, recovery: Recovery) -> None:
+        self._fibers = fibers
+        self._recovery = recovery
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        fibers.on_end = lambda fiber: self._tell(fiber.id)
+        recovery.on_settled = self._tell
+
+    async def start(
+        self,
+        name: str,
+        function: FiberFunction[Any],
+        input: Any,
+        id: str | None,
+        idempotency_key: str | None,
+        wait: bool,
+        metadata: Any,
+    ) -> FiberInspection:
+        check_function(name, function)
+        _check_text("id", id)
+        _check_text("idempotency_key", idempotency_key)
+        has_input = input is not UNSET
+        snapshot = json.encode(input, "input") if has_input else None
+        described = None if metadata is None else json.encode(metadata, "metadata")
+        existing = await self._existing(id, idempotency_key)
+        if existing is None:
+            row = self._fibers.new_row(
+                name,
+                snapshot,
+                id=id,
+                managed=True,
+                idempotency_key=idempotency_key,
+                metadata=described,
+            )
+            joined = self._fibers.commits.current() is not None
+            fiber = self._fibers.launch(
+                row, function, has_input, [self._fibers.insertion(row)], claim=True
+            )
+            if joined:
+                return self._inspection(row)  # durable when the block ends
+            try:
+                await fiber.accepted
+            except CommitRefused:
+                existing = await self._existing(id, idempotency_key)
+                if existing is None:
+                    raise
+            else:
+                return await self.wait(row.id) if wait else self._inspection(row)
+        if wait:
+            await self.wait(existing.id)
+        found = await self._row(existing.id) or existing
+        return self._inspection(found, accepted=False)
+
+    async def _existing(self, id: str | None, key: str | None) -> FiberRow | None:
+        by_id = await self._row(id) if id is not None else None
+        by_key = await self._fetch_one(rows.BY_KEY, key) if key is not None else None
+        if id is not None and by_key is not None and by_key.id != id:
+            raise FiberConflict(
+                f"the idempotency key {key!r} belongs to the fiber {by_key.id!r}, not to {id!r}"
+            )
+        if key is not None and by_id is not None and by_id.idempotency_key != key:
+            raise FiberConflict(
+                f"the fiber {id!r} has the idempotency key {by_id.idempotency_key!r}, not {key!r}"
+            )
+        return by_id or by_key
+
+    async def inspect(self, id: str) -> FiberInspection | None:
+        row = await self._row(id)
+        return None if row is None else self._inspection(row)
+
+    async def list(
+        self, status: FiberStatus | Iterable[FiberStatus] | None, name: str | None, limit: int
+    ) -> list[FiberInspection]:
+        _check_limit(limit, MOST_LISTED)
+        statuses = _statuses(status)
+        arguments = [*statuses, *([name] if name is not None else []), limit]
+        found = await self._fibers.activation.store.fetch(
+            rows.listing(len(statuses), name is not None), self._fibers.agent, *arguments
+        )
+        return [self._inspection(FiberRow(*values)) for values in found]
+
+    async def cancel(self, id: str) -> bool:
+        """Durable first, then the running code is stopped; waiters need not wait for it."""
+        row = await self._row(id)
+        if row is None or row.settled_at is not None:
+            return False
+        now = self._fibers.activation.clock.now()
+
+        def stop() -> None:
+            fiber = self._fibers.running.get(id)
+            if fiber is not None and fiber.task is not None:
+                fiber.cancelled = True
+                fiber.task.cancel()
+            self._tell(id)
+
+        cancelled = FiberResolution("aborted")
+        touched = await self._fibers.commits.write(
+            [(rows.SETTLE, settlement(self._fibers.agent, id, cancelled, now))], stop
+        )
+        return touched != (0,)
+
+    async def resolve(self, id: str, resolution: FiberResolution) -> bool:
+        row = await self._row(id)
+        if row is None or row.status != "interrupted":
+            return False
+        now = self._fibers.activation.clock.now()
+        touched = await self._fibers.commits.write(
+            [(rows.RESOLVE, settlement(self._fibers.agent, id, checked(resolution), now))],
+            lambda: self._tell(id),
+        )
+        return touched != (0,)
+
+    async def delete(
+        self,
+        status: FiberStatus | Iterable[FiberStatus] | None,
+        settled_before: datetime | None,
+        limit: int,
+    ) -> int:
+        _check_limit(limit, MOST_DELETED)
+        statuses = _statuses(status) or DELETED_BY_DEFAULT
+        arguments: list[str | int | None] = [self._fibers.agent, *statuses]
+        if settled_before is not None:
+            arguments.append(int(settled_before.timestamp() * 1000))
+        statement = rows.deletion(statuses, settled_before is not None)
+        touched = await self._fibers.commits.activation_commit([(statement, (*arguments, limit))])
+        return touched[0]
+
+    async def wait(self, id: str) -> FiberInspection:
+        """Wait until the fiber has ended, whoever runs it."""
+        while True:
+            row = await self._row(id)
+            if row is None:
+                raise FiberInterrupted(f"the fiber {id!r} was deleted while it was waited for")
+            if row.settled_at is not None:
+                return self._inspection(row)
+            ended = self._fibers.activation.ended
+            if ended is not None:
+                raise FiberInterrupted(f"the fiber {id!r} was left for a later activation: {ended}")
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.setdefault(id, []).append(waiter)
+            if id not in self._fibers.running:
+                self._recovery.scan_soon()
+            await waiter
+
+    def _tell(self, id: str) -> None:
+        for waiter in self._waiters.pop(id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def leave(self) -> None:
+        """This activation is over: let those who wait find out."""
+        for id in list(self._waiters):
+            self._tell(id)
+
+    async def _row(self, id: str) -> FiberRow | None:
+        return await self._fetch_one(rows.BY_ID, id)
+
+    async def _fetch_one(self, query: Query, value: str) -> FiberRow | None:
+        found = await self._fibers.activation.store.fetch(query, self._fibers.agent, value)
+        return FiberRow(*found[0]) if found else None
+
+    def _inspection(self, row: FiberRow, *, accepted: bool = True) -> FiberInspection:
+        agent = self._fibers.agent
+        return FiberInspection(
+            id=row.id,
+            name=row.name,
+            status=row.status,  # type: ignore[arg-type]
+            idempotency_key=row.idempotency_key,
+            snapshot=decoded(row.snapshot, agent, f"the snapshot of {row.id}"),
+            metadata=decoded(row.metadata, agent, f"the metadata of {row.id}"),
+            error=row.error,
+            created_at=to_datetime(row.created_at),
+            started_at=None if row.started_at is None else to_datetime(row.started_at),
+            settled_at=None if row.settled_at is None else to_datetime(row.settled_at),
+            accepted=accepted,
+        )
+
+
+def _statuses(status: FiberStatus | Iterable[FiberStatus] | None) -> Sequence[FiberStatus]:
+    if status is None:
+        return ()
+    statuses: Sequence[Any] = [status] if isinstance(status, str) else list(status)
+    for one in statuses:
+        if one not in STATUSES:
+            raise ValueError(f"{one!r} is not a fiber's status ({', '.join(STATUSES)})")
+    return statuses
+
+
+def _check_text(what: str, value: str | None) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise FiberConflict(f"{what} is text that is not blank and has no NUL, not {value!r}")
+
+
+def _check_limit(limit: int, most: int) -> None:
+    if not isinstance(limit, int) or not 1 <= limit <= most:
+        raise ValueError(f"limit is a number from 1 to {most}, not {limit!r}")

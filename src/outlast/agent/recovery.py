@@ -1,0 +1,356 @@
+"""What becomes of the fibers that a dead process left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+from outlast.agent import fiber_rows as rows
+from outlast.agent.backoff import FiberRecovery, turn_of
+from outlast.agent.fiber_rows import FiberRow
+from outlast.agent.fibers import (
+    FiberFunction,
+    FiberHandle,
+    Fibers,
+    Replaceable,
+    check_function,
+    retrieve,
+)
+from outlast.core import json
+from outlast.core.clock import seconds, to_datetime
+from outlast.core.errors import FiberConflict, NotInFiber, OutlastError
+from outlast.host.alarms import alarm
+from outlast.store.operations import Operation
+
+logger = logging.getLogger("outlast.agent")
+
+T = TypeVar("T")
+
+ALARM = "fibers"
+PAGE = 50
+WARN_FROM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FiberResolution:
+    """How a managed fiber that was interrupted has ended. The recovery hook may return one."""
+
+    status: Literal["completed", "error", "aborted", "interrupted"]
+    error: str | None = None
+    metadata: Any = None  # with "completed" only: replaces what start_fiber was given
+    snapshot: Any = None
+
+
+class FiberRecoveryContext:
+    """A fiber that was left behind, as `on_fiber_recovered` is given it."""
+
+    def __init__(self, row: FiberRow, fibers: Fibers, place: Replaceable) -> None:
+        self._row = row
+        self._fibers = fibers
+        self._place = place
+        self.snapshot = decoded(row.snapshot, fibers.agent, f"the snapshot of {row.id}")
+        self.metadata = decoded(row.metadata, fibers.agent, f"the metadata of {row.id}")
+
+    @property
+    def id(self) -> str:
+        return self._row.id
+
+    @property
+    def name(self) -> str:
+        return self._row.name
+
+    @property
+    def managed(self) -> bool:
+        return bool(self._row.managed)
+
+    @property
+    def idempotency_key(self) -> str | None:
+        return self._row.idempotency_key
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time this fiber is recovered since it last stashed, then 2, …"""
+        return self._row.tries
+
+    @property
+    def created_at(self) -> datetime:
+        return to_datetime(self._row.created_at)
+
+    def resume(self, function: FiberFunction[T]) -> FiberHandle[T]:
+        """Go on with this fiber, under its id and with its snapshot.
+
+        The function is called with the fiber, and with the snapshot if it takes a second argument.
+        Its row is the old one: a death here neither loses nor doubles it.
+        """
+        check_function(self.name, function)
+        if self._place.take(self._fibers) is None:
+            raise NotInFiber(
+                f"the fiber {self.name!r} was resumed or replaced already, or its hook has returned"
+            )
+        now = self._fibers.activation.clock.now()
+        operation: Operation = (rows.RESUME, (self._fibers.agent, self.id, now))
+        fiber = self._fibers.launch(
+            self._row, function, _takes_two(function), [operation], claim=False
+        )
+        self._place.replaced.set_result(None)
+        return FiberHandle(fiber)
+
+
+Hook = Callable[[FiberRecoveryContext], Any]
+
+
+class Recovery:
+    """Finds the rows that nobody runs, and hands them to the hook, one after another."""
+
+    def __init__(self, fibers: Fibers, hook: Hook, options: FiberRecovery) -> None:
+        self._fibers = fibers
+        self._activation = fibers.activation
+        self._hook = hook
+        self._options = options
+        self._scan: asyncio.Task[None] | None = None
+        self._again = False
+        self._woken = False
+        self._tried: set[str] = set()  # by this activation
+        self._hooks: set[str] = set()  # whose hook still runs, though it has replaced its fiber
+        self.on_settled: Callable[[str], None] | None = None
+
+    def scan_soon(self, *, woken: bool = False) -> asyncio.Task[None]:
+        """Scan now; if a scan is under way, again after it. `woken`: by the alarm, which is due."""
+        self._woken |= woken
+        if self._scan is None:
+            self._scan = self._activation.spawn(self._scan_all(), "recover fibers")
+        else:
+            self._again = True
+        return self._scan
+
+    async def _scan_all(self) -> None:
+        try:
+            while True:
+                self._again = False
+                await self._scan_once()
+                if not self._again:
+                    return
+        except OutlastError as error:
+            if self._activation.ended is None:
+                logger.error("%s: recovery was interrupted: %s", self._fibers.agent, error)
+                raise
+        finally:
+            self._scan = None
+
+    async def _scan_once(self) -> None:
+        """One pass over the rows that nobody runs, oldest first."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds(self._options.scan_deadline)
+        woken, self._woken = self._woken, False
+        handled = failed = 0
+        waiting: list[FiberRow] = []
+        overdue = False
+        async for row in self._orphans():
+            now = self._activation.clock.now()
+            known = self._activation.is_continued or row.id in self._tried
+            turn = turn_of(row, now, self._options, same_process=known)
+            if turn == "later":
+                waiting.append(row)
+                continue
+            if handled and loop.time() > deadline:
+                self._emit("fiber:recovery:skipped", row, reason="scan_deadline_exceeded")
+                overdue = True
+                break
+            handled += 1
+            if turn == "too old":
+                await self._drop(row)
+            elif (left := await self._recover(row)) is not None:
+                failed += 1
+                waiting.append(left)
+        if handled or waiting or overdue or woken:
+            await self._arm(waiting, overdue, progress=handled > failed)
+
+    async def _orphans(self) -> AsyncIterator[FiberRow]:
+        """The rows that nobody runs, in slices."""
+        after = (-1, "")
+        while True:
+            found = await self._activation.store.fetch(
+                rows.UNFINISHED, self._fibers.agent, *after, PAGE
+            )
+            for values in found:
+                row = FiberRow(*values)
+                after = (row.created_at, row.id)
+                if row.id not in self._fibers.running and row.id not in self._hooks:
+                    yield row
+            if len(found) < PAGE:
+                return
+
+    async def _recover(self, row: FiberRow) -> FiberRow | None:
+        """Hand one fiber to the hook. Returns its row when it has to be tried again."""
+        agent, clock = self._fibers.agent, self._activation.clock
+        self._emit("fiber:recovery:detected", row)
+        self._emit("fiber:run:interrupted", row, recovery_reason="orphaned")
+        now = clock.now()
+        tries = row.tries + 1
+        status = "interrupted" if row.managed else row.status
+        retry_at = now + self._options.delay_after(tries)
+        self._tried.add(row.id)
+        await self._fibers.commits.activation_commit(
+            [(rows.ATTEMPT, (agent, row.id, status, now, tries, retry_at))]
+        )
+        row = replace(row, status=status, tries=tries, retry_at=retry_at)
+        if tries >= WARN_FROM:
+            logger.warning(
+                "%s: the fiber %r (%s) is recovered for the %d. time without having stashed anything",
+                agent,
+                row.name,
+                row.id,
+                tries,
+            )
+        self._emit("fiber:recovery:attempt", row)
+        place = Replaceable(row, self._fibers)
+        self._hooks.add(row.id)
+        hook = self._activation.spawn(self._call(row, place), f"recover {row.name}")
+        hook.add_done_callback(lambda _: self._hooks.discard(row.id))
+        hook.add_done_callback(retrieve)
+        await asyncio.wait({hook, place.replaced}, return_when=asyncio.FIRST_COMPLETED)
+        if place.replaced.done():
+            self._emit("fiber:recovery:handled", row, status="managed" if row.managed else "user")
+            return None
+        if hook.cancelled():
+            raise asyncio.CancelledError
+        return row if hook.result() else None
+
+    async def _call(self, row: FiberRow, place: Replaceable) -> bool:
+        """Call the hook, and store what came of it. True: it failed and the row was kept."""
+        agent = self._fibers.agent
+        try:
+            with place:
+                answer = self._hook(FiberRecoveryContext(row, self._fibers, place))
+                if inspect.isawaitable(answer):
+                    answer = await answer
+                resolution = None if place.replaced.done() else _resolution(row, answer)
+        except Exception as error:
+            logger.exception("%s: on_fiber_recovered failed for %r", agent, row.name)
+            self._emit("fiber:recovery:failed", row, error=str(error), reason="hook_raised")
+            if place.replaced.done():
+                return False
+            if not row.managed:
+                return True
+            resolution = FiberResolution("error", f"{type(error).__name__}: {error}")
+        if place.replaced.done():
+            return False
+        await self._fibers.commits.activation_commit([self._ending(row, resolution)])
+        self._emit("fiber:recovery:handled", row, status="managed" if row.managed else "user")
+        if self.on_settled is not None:
+            self.on_settled(row.id)
+        return False
+
+    def _ending(self, row: FiberRow, resolution: FiberResolution | None) -> Operation:
+        if not row.managed:
+            return rows.DELETE, (self._fibers.agent, row.id)
+        resolution = resolution or FiberResolution("interrupted")
+        return rows.SETTLE, settlement(
+            self._fibers.agent, row.id, resolution, self._activation.clock.now()
+        )
+
+    async def _drop(self, row: FiberRow) -> None:
+        """Its hook has failed for too long."""
+        self._emit("fiber:recovery:skipped", row, reason="max_age_exceeded")
+        logger.error(
+            "%s: the fiber %r (%s) is dropped: its recovery has failed for longer than max_age",
+            self._fibers.agent,
+            row.name,
+            row.id,
+        )
+        gone = FiberResolution("error", "its recovery failed for longer than max_age")
+        await self._fibers.commits.activation_commit([self._ending(row, gone)])
+        if self.on_settled is not None:
+            self.on_settled(row.id)
+
+    async def _arm(self, waiting: list[FiberRow], overdue: bool, progress: bool) -> None:
+        """Set the alarm for what is left; with progress, what failed starts over with short waits."""
+        agent, now = self._fibers.agent, self._activation.clock.now()
+        operations: list[Operation] = []
+        times = [row.retry_at or now for row in waiting]
+        if progress and waiting:
+            soon = now + self._options.delay_after(1)
+            times = [min(soon, at) for at in times]
+            operations = [
+                (rows.RETRY, (agent, row.id, 1, min(soon, row.retry_at or now))) for row in waiting
+            ]
+        if overdue:
+            times.append(now)
+        wake_at = min(times, default=None)
+        operations.append(alarm(agent, ALARM, wake_at))
+        await self._fibers.commits.activation_commit(operations)
+        if wake_at is not None:
+            self._activation.alarm_was_set(wake_at)
+
+    def _emit(self, name: str, row: FiberRow, **more: object) -> None:
+        self._activation.events.emit(
+            name,
+            self._fibers.agent,
+            fiber_id=row.id,
+            fiber_name=row.name,
+            managed=bool(row.managed),
+            **more,
+        )
+
+
+def settlement(
+    agent: str, id: str, resolution: FiberResolution, now: int
+) -> tuple[str | int | None, ...]:
+    """The arguments of `SETTLE` and `RESOLVE`."""
+    return (
+        agent,
+        id,
+        resolution.status,
+        resolution.error,
+        now,
+        None if resolution.metadata is None else json.encode(resolution.metadata, "metadata"),
+        None if resolution.snapshot is None else json.encode(resolution.snapshot, "snapshot"),
+    )
+
+
+def checked(resolution: FiberResolution) -> FiberResolution:
+    """The same, or a `FiberConflict` that says what is wrong with it."""
+    if resolution.status not in ("completed", "error", "aborted", "interrupted"):
+        raise FiberConflict(
+            f"{resolution.status!r} is not how a fiber ends (completed, error, aborted, interrupted)"
+        )
+    if resolution.metadata is not None and resolution.status != "completed":
+        raise FiberConflict("only a completed fiber's metadata can be replaced")
+    return resolution
+
+
+def decoded(text: str | None, agent: str, what: str) -> Any:
+    """A stored value, or None with a warning when it is not JSON any more."""
+    if text is None:
+        return None
+    try:
+        return json.decode(text)
+    except ValueError as error:
+        logger.warning("%s: %s is not JSON (%s) and is taken as null", agent, what, error)
+        return None
+
+
+def _resolution(row: FiberRow, answer: object) -> FiberResolution | None:
+    if answer is None:
+        return None
+    if not row.managed or not isinstance(answer, FiberResolution):
+        raise TypeError(
+            f"on_fiber_recovered returned {answer!r}; it returns None, or for a managed fiber a"
+            f" FiberResolution"
+        )
+    return checked(answer)
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True

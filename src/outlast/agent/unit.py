@@ -1,0 +1,144 @@
+"""Several writes, one commit. Every write of an agent passes here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Self
+
+from outlast.core.errors import CommitFailed
+from outlast.host.activation import Activation
+from outlast.store.operations import Operation
+
+_open_unit: ContextVar[Unit | None] = ContextVar("outlast_unit", default=None)
+
+
+class Unit:
+    """`async with agent.commit():` everything written inside is committed together, or not at all."""
+
+    def __init__(self, commits: Commits) -> None:
+        self._commits = commits
+        self._operations: list[Operation] = []
+        self._then: list[Callable[[], None]] = []
+        self._token: Token[Unit | None] | None = None
+        self.outer: Unit | None = None  # an open unit further out: of this agent, or of another
+        self.joins: Unit | None = None  # an open unit of this same agent, which this one is part of
+        self.is_open = False
+        self.committed: asyncio.Future[None] | None = None  # made when somebody wants to wait
+        self.written: dict[str, str | None] = {}  # storage keys as the code inside must see them
+
+    def belongs_to(self, commits: Commits) -> bool:
+        return self.is_open and self._commits is commits
+
+    def add(self, operations: list[Operation], then: Callable[[], None] | None) -> None:
+        """Join these writes; `then` runs when they are durable."""
+        self._operations += operations
+        if then is not None:
+            self._then.append(then)
+
+    def outcome(self) -> asyncio.Future[None]:
+        """Resolved when the unit is durable; raises when it was given up."""
+        if self.committed is None:
+            self.committed = asyncio.get_running_loop().create_future()
+            self.committed.add_done_callback(lambda future: future.exception())
+        return self.committed
+
+    async def __aenter__(self) -> Self:
+        self.outer = _open_unit.get()
+        self.joins = self._commits.current()
+        self.is_open = self.joins is None
+        if self.joins is None:
+            self._token = _open_unit.set(self)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.joins is not None:
+            return  # the outer block commits
+        self.is_open = False
+        assert self._token is not None
+        _open_unit.reset(self._token)
+        try:
+            if error is None and self._operations:
+                await self._commits.activation_commit(self._operations)
+        except BaseException as failure:
+            self._give_up(failure)
+            raise
+        if error is not None:
+            self._give_up(error)
+            return
+        for then in self._then:
+            then()
+        if self.committed is not None and not self.committed.done():
+            self.committed.set_result(None)
+
+    def _give_up(self, error: BaseException) -> None:
+        if self.committed is not None and not self.committed.done():
+            reason = CommitFailed(f"the commit block that this belonged to was given up: {error!r}")
+            reason.__cause__ = error
+            self.committed.set_exception(reason)
+
+
+class Commits:
+    """The way in which the parts of one agent write."""
+
+    def __init__(self, activation: Activation) -> None:
+        self._activation = activation
+
+    def unit(self) -> Unit:
+        """A block whose writes are committed together."""
+        return Unit(self)
+
+    def current(self) -> Unit | None:
+        """The open block of this agent around the running code, if there is one."""
+        unit = _open_unit.get()
+        while unit is not None and not unit.belongs_to(self):
+            unit = unit.outer
+        return unit
+
+    def hand_over(
+        self, operations: list[Operation], then: Callable[[], None] | None = None
+    ) -> asyncio.Future[tuple[int, ...]] | asyncio.Future[None]:
+        """Queue these writes now, in the open block if there is one. Await the result for the outcome."""
+        unit = self.current()
+        if unit is not None:
+            unit.add(operations, then)
+            return unit.outcome()
+        fence = self._activation.fence
+        assert fence is not None
+        outcome = self._activation.store.submit(fence, operations)
+        if then is not None:
+            outcome.add_done_callback(lambda done: then() if done.exception() is None else None)
+        return outcome
+
+    async def write(
+        self, operations: list[Operation], then: Callable[[], None] | None = None
+    ) -> tuple[int, ...] | None:
+        """Write, and return when it is durable: what each operation touched.
+
+        In an open block: return at once, with None; the block's end makes it durable."""
+        unit = self.current()
+        if unit is not None:
+            unit.add(operations, then)
+            return None
+        touched = await self.activation_commit(operations)
+        if then is not None:
+            then()
+        return touched
+
+    async def activation_commit(self, operations: list[Operation]) -> tuple[int, ...]:
+        """A commit of its own, whatever block is open."""
+        fence = self._activation.fence
+        assert fence is not None
+        return await self._activation.store.submit(fence, operations)
+
+
+def without_unit() -> None:
+    """Work that outlives the code that started it belongs to no open block."""
+    _open_unit.set(None)

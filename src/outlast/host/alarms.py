@@ -1,0 +1,188 @@
+"""Durable alarms: one timer per host, driven by the earliest `wake_at` in the store.
+
+An alarm is a row `(agent, source, wake_at)`; the source is the part of the agent that wants to be woken.
+Whoever is woken moves or removes its row in a commit of its own, so that an alarm is never consumed by a
+death. If it fails to, it is tried again, later and later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from outlast.core.clock import Clock
+from outlast.core.errors import OutlastError
+from outlast.store.base import Store
+from outlast.store.operations import Argument, Operation, Query, Statement
+
+logger = logging.getLogger("outlast.host")
+
+LONGEST_SLEEP = 30.0  # seconds; then the wall clock is read again, in case it was set
+MOST_AT_ONCE = 100
+FIRST_RETRY = 1_000  # milliseconds
+LAST_RETRY = 300_000
+
+_SET = Statement(
+    "alarms set",
+    sqlite="""
+        INSERT INTO alarms (agent, source, wake_at) VALUES (?, ?, ?)
+        ON CONFLICT (agent, source) DO UPDATE SET wake_at = excluded.wake_at
+    """,
+    postgres="""
+        INSERT INTO alarms (agent, source, wake_at)
+        SELECT u.agent, u.source, u.wake_at FROM {rows}
+        ON CONFLICT (agent, source) DO UPDATE SET wake_at = excluded.wake_at
+    """,
+    columns=[("agent", "text"), ("source", "text"), ("wake_at", "bigint")],
+    key=2,
+)
+
+_CLEAR = Statement(
+    "alarms clear",
+    sqlite="DELETE FROM alarms WHERE agent = ? AND source = ?",
+    postgres="""
+        DELETE FROM alarms USING {rows} WHERE alarms.agent = u.agent AND alarms.source = u.source
+    """,
+    columns=[("agent", "text"), ("source", "text")],
+    key=2,
+)
+
+_EARLIEST = Query.same("SELECT agent, source, wake_at FROM alarms ORDER BY wake_at LIMIT ?")
+
+
+def alarm(agent: str, source: str, wake_at: int | None) -> Operation:
+    """The operation that sets an alarm, or with None clears it."""
+    if wake_at is None:
+        return _CLEAR, (agent, source)
+    arguments: tuple[Argument, ...] = (agent, source, wake_at)
+    return _SET, arguments
+
+
+class Alarms:
+    """Fires what is due. `fire` is called with the address and the source of each due alarm."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        fire: Callable[[str, str], Awaitable[None]],
+        on_quiet: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._fire = fire
+        self._on_quiet = on_quiet
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_for: int | None = None
+        self._round: asyncio.Task[None] | None = None
+        self._firing: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._failures: dict[tuple[str, str], tuple[int, int]] = {}  # how often; not before
+        self._fired: dict[tuple[str, str], int] = {}  # the `wake_at` that was last seen to
+        self._again = False
+        self._stopped = False
+
+    @property
+    def busy(self) -> bool:
+        """True while something is being fired or looked up."""
+        return bool(self._round or self._firing)
+
+    @property
+    def next_at(self) -> int | None:
+        """When the timer will fire; None: nothing is to come."""
+        return self._armed_for
+
+    def look(self) -> None:
+        """See what is due, and when the next one will be."""
+        if self._stopped:
+            return
+        if self._round is None:
+            self._round = self._loop.create_task(self._look(), name="outlast-alarms")
+        else:
+            self._again = True
+
+    def heard(self, wake_at: int) -> None:
+        """An alarm was set: be there in time."""
+        if self._armed_for is None or wake_at < self._armed_for:
+            self._arm(wake_at)
+
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Fire nothing more. Returns what is still being fired."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        return [*self._firing.values(), *([self._round] if self._round else [])]
+
+    async def _look(self) -> None:
+        try:
+            while True:
+                self._again = False
+                known = len(self._firing) + len(self._failures)
+                try:
+                    rows = await self._store.fetch(_EARLIEST, MOST_AT_ONCE + known)
+                except OutlastError as error:
+                    if not self._stopped:
+                        logger.error("alarms cannot be read: %s", error)
+                        self._arm(self._clock.now() + FIRST_RETRY)
+                    return
+                self._settle_on(rows)
+                if not self._again:
+                    return
+        finally:
+            self._round = None
+            self._on_quiet()
+
+    def _settle_on(self, rows: list[tuple[str, str, int]]) -> None:
+        """Fire the due ones, and set the timer for the first that is not."""
+        now = self._clock.now()
+        following: int | None = None
+        for agent, source, wake_at in rows:
+            key = (agent, source)
+            if key in self._firing:
+                continue
+            if self._fired.pop(key, None) == wake_at:
+                self._failed(key, "it was woken and left its alarm as it was")
+            at = max(wake_at, self._failures.get(key, (0, 0))[1])
+            if at > now:
+                following = at if following is None else min(following, at)
+            elif len(self._firing) < MOST_AT_ONCE:
+                self._firing[key] = self._loop.create_task(
+                    self._fire_one(key, wake_at), name=f"outlast-alarm {agent} {source}"
+                )
+        self._disarm()
+        if following is not None:
+            self._arm(following)
+
+    async def _fire_one(self, key: tuple[str, str], wake_at: int) -> None:
+        try:
+            await self._fire(*key)
+            self._failures.pop(key, None)
+            self._fired[key] = wake_at
+        except Exception as error:
+            self._failed(key, error)
+        finally:
+            del self._firing[key]
+            self.look()
+
+    def _failed(self, key: tuple[str, str], why: object) -> None:
+        """Try this one again, later and later."""
+        count = self._failures.get(key, (0, 0))[0] + 1
+        delay = min(LAST_RETRY, FIRST_RETRY * 2 ** (count - 1))
+        self._failures[key] = (count, self._clock.now() + delay)
+        if not self._stopped:
+            logger.error("the alarm %r of %s failed: %s", key[1], key[0], why)
+
+    def _arm(self, at: int) -> None:
+        if self._stopped:
+            return
+        self._disarm()
+        self._armed_for = at
+        delay = max(0.0, (at - self._clock.now()) / 1000)
+        self._timer = self._loop.call_later(min(delay, LONGEST_SLEEP), self.look)
+
+    def _disarm(self) -> None:
+        self._armed_for = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,34 @@
+"""What a host asks of the agents that it runs. The class `Agent` provides it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from outlast.store.operations import Query
+
+if TYPE_CHECKING:
+    from outlast.host.activation import Activation
+
+
+class Hosted(Protocol):
+    """An agent, as its host sees it."""
+
+    # Which agents have unfinished work. Arguments: the address after which to go on, and how many.
+    unfinished_work: ClassVar[tuple[Query, ...]]
+
+    @classmethod
+    def _make(cls, activation: Activation) -> Hosted:
+        """A new object, attached to its activation. Must not do I/O."""
+        ...
+
+    async def _start(self) -> None:
+        """Run the user's `on_start`, then take up unfinished work. Must return soon."""
+        ...
+
+    async def _wake(self, source: str) -> None:
+        """An alarm is due. Its row must have been moved or removed when this returns."""
+        ...
+
+    def _leave(self, reason: Exception) -> None:
+        """Stop all work and keep its rows: this activation is over."""
+        ...
