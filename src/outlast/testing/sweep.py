@@ -1,0 +1,230 @@
+"""`crash_sweep`: dies once at every commit, and sees whether the next life makes it good."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import secrets
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from outlast.host.host import Host
+from outlast.testing.death import Death, Drive, Life
+from outlast.testing.virtual import START
+
+Mode = Literal["commits", "groups", "twice"]
+GROUP_SIZES = (2, 3, 5, 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What `check` is given: the host of the last life, and the deaths that it came after."""
+
+    host: Host
+    deaths: tuple[Death, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """How much a sweep has covered."""
+
+    commits: int  # of an undisturbed run
+    runs: int
+    deaths: int
+
+
+Check = Callable[[Outcome], Awaitable[None] | None]
+
+
+async def crash_sweep(
+    *,
+    agents: Sequence[type[Any]],
+    drive: Drive,
+    check: Check,
+    reset: Callable[[], Any] | None = None,
+    store: str | None = None,
+    mode: Mode = "commits",
+    seed: int = 0,
+    sample: int | None = None,
+    host_options: dict[str, Any] | None = None,
+) -> SweepReport:
+    """Run `drive` once undisturbed, then once per commit with the host dead at that point.
+
+    Each time: `reset` (for what lives outside the store), an empty store, `drive(host)` until the host
+    dies; then a new host on the same store, `drive(host)` again to its end, and `check(outcome)`. A host
+    dies twice per commit, before COMMIT and after it. Time is virtual, ids are the same in every run.
+
+    `store`: none for a temporary SQLite file, or a PostgreSQL URL (each run gets a schema of its own).
+    `mode`: "commits" gives every batch its own transaction, so that the points are the same in every
+    run; "groups" commits in real groups, of sizes that `seed` decides; "twice" dies again in the second
+    life, at a commit that `seed` decides. `sample` takes so many of the points, evenly, instead of all.
+
+    ```python
+    from outlast import Agent
+    from outlast.testing import crash_sweep
+
+    class Steps(Agent):
+        async def begin(self) -> None:
+            await self.start_fiber("steps", self.steps, 0, id="steps", wait=True)
+
+        async def steps(self, fiber, n: int) -> None:
+            while n < 3:
+                n += 1
+                async with self.commit():                  # the effect and the position, together
+                    await self.storage.put(f"step {n}", (await self.storage.get(f"step {n}") or 0) + 1)
+                    await fiber.stash(n)
+
+        async def on_fiber_recovered(self, fiber) -> None:
+            fiber.resume(self.steps)
+
+        async def done(self) -> dict:
+            return await self.storage.list("step ")
+
+    async def drive(host) -> None:
+        await host.get(Steps, "a").begin()
+
+    async def check(outcome) -> None:
+        assert await outcome.host.get(Steps, "a").done() == {"step 1": 1, "step 2": 1, "step 3": 1}
+
+    report = await crash_sweep(agents=[Steps], drive=drive, check=check)
+    assert report.deaths == 2 * report.commits
+    ```
+    """
+    sweep = _Sweep(agents, drive, check, reset, store, mode, seed, sample, host_options)
+    return await asyncio.to_thread(sweep.run)
+
+
+class _Sweep:
+    def __init__(
+        self,
+        agents: Sequence[type[Any]],
+        drive: Drive,
+        check: Check,
+        reset: Callable[[], Any] | None,
+        store: str | None,
+        mode: Mode,
+        seed: int,
+        sample: int | None,
+        host_options: dict[str, Any] | None,
+    ) -> None:
+        if mode not in ("commits", "groups", "twice"):
+            raise ValueError(f"mode is commits, groups or twice, not {mode!r}")
+        self._agents = agents
+        self._drive = drive
+        self._check = check
+        self._reset = reset
+        self._store = store
+        self._mode = mode
+        self._random = random.Random(seed)
+        self._sample = sample
+        self._host_options = host_options
+        self._max_group = self._random.choice(GROUP_SIZES) if mode == "groups" else 1
+        self._deaths = 0
+        self._runs = 0
+
+    def run(self) -> SweepReport:
+        with tempfile.TemporaryDirectory(prefix="outlast-sweep-", dir=_fast_folder()) as folder:
+            self._folder = Path(folder)
+            commits = self._undisturbed()
+            points = [
+                Death(commit, moment)
+                for commit in range(1, commits + 1)
+                for moment in ("before", "after")
+            ]
+            for death in _sampled(points, self._sample):
+                self._die_at(death, commits)
+        return SweepReport(commits, self._runs, self._deaths)
+
+    def _undisturbed(self) -> int:
+        life = self._life(self._empty_store(), 1, None, START)
+        life.run(self._drive, self._checking(()))
+        if not life.commits:
+            raise ValueError("drive commits nothing, so there is no point at which to die")
+        return life.commits
+
+    def _die_at(self, first: Death, commits: int) -> None:
+        """One run: a life that ends at `first`, perhaps a second that dies too, and the last one."""
+        url = self._empty_store()
+        planned: list[Death] = [first]
+        if self._mode == "twice":
+            moment = self._random.choice(("before", "after"))
+            planned.append(Death(self._random.randint(1, commits), moment))  # type: ignore[arg-type]
+        deaths: list[Death] = []
+        start = START
+        for number, death in enumerate(planned, 1):
+            life = self._life(url, number, death, start)
+            with _noting(deaths):
+                life.run(self._drive)
+            start = life.ended_at
+            if not life.died:
+                if number == 1 and self._store is None:
+                    raise AssertionError(
+                        f"the run has no commit {death.commit} this time: it is not the same in"
+                        f" every run. Does it use real time, threads or randomness?"
+                    )
+                break
+            deaths.append(death)
+        self._deaths += len(deaths)
+        with _noting(deaths):
+            self._life(url, len(planned) + 1, None, start).run(
+                self._drive, self._checking(tuple(deaths))
+            )
+
+    def _life(self, url: str, number: int, death: Death | None, start: int) -> Life:
+        return Life(
+            self._agents,
+            url,
+            number=number,
+            death=death,
+            max_group=self._max_group,
+            start=start,
+            host_options=self._host_options,
+        )
+
+    def _checking(self, deaths: tuple[Death, ...]) -> Drive:
+        async def act(host: Host) -> None:
+            await host.until_settled()
+            answer = self._check(Outcome(host, deaths))
+            if inspect.isawaitable(answer):
+                await answer
+
+        return act
+
+    def _empty_store(self) -> str:
+        self._runs += 1
+        if self._reset is not None:
+            self._reset()
+        if self._store is None:
+            return f"sqlite:///{self._folder}/{self._runs}.db?synchronous=off"
+        separator = "&" if "?" in self._store else "?"
+        return f"{self._store}{separator}schema=sweep_{secrets.token_hex(8)}"
+
+
+class _noting:
+    """Add to an error the deaths that it came after."""
+
+    def __init__(self, deaths: Sequence[Death]) -> None:
+        self._deaths = deaths
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None and self._deaths:
+            error.add_note(f"after dying {', then '.join(map(str, self._deaths))}")
+
+
+def _sampled(points: list[Death], sample: int | None) -> Iterator[Death]:
+    if sample is None or sample >= len(points):
+        yield from points
+    else:
+        for index in range(sample):
+            yield points[index * len(points) // sample]
+
+
+def _fast_folder() -> str | None:
+    """Memory rather than disk, where there is such a folder: process death needs no fsync."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
