@@ -54,11 +54,18 @@ class Fiber:
         self.tries = row.tries
         self.fibers = fibers
         self.running = True
+        self.begun = False  # its task has taken its first step
         self.cancelled = False  # by its user; everything else that stops it is an interruption
         self.awaited = False
         self.task: asyncio.Task[None] | None = None
         self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.result.add_done_callback(retrieve)
+
+    def cancel(self) -> None:
+        """By its user's wish. A task that has not begun could not see to its row, so it may begin."""
+        self.cancelled = True
+        if self.begun and self.task is not None:
+            self.task.cancel()
 
     async def stash(self, data: Any) -> None:
         text = json.encode(data, "snapshot")
@@ -132,11 +139,10 @@ class FiberHandle(Generic[T]):
 
     def cancel(self) -> bool:
         """Stop the fiber: its row is removed, and whoever awaits it gets `FiberCancelled`."""
-        fiber = self._fiber
-        if not fiber.running or fiber.task is None:
+        if not self._fiber.running:
             return False
-        fiber.cancelled = True
-        return fiber.task.cancel()
+        self._fiber.cancel()
+        return True
 
     def __await__(self) -> Generator[Any, None, T]:
         self._fiber.awaited = True
@@ -267,6 +273,7 @@ class Fibers:
         fiber.task = self.activation.spawn(
             self._execute(fiber, function, has_input, claim), f"fiber {row.name}", context
         )
+        fiber.task.add_done_callback(lambda _: self._gone(fiber))
         return fiber
 
     # --- running ---------------------------------------------------------------------------------
@@ -278,8 +285,11 @@ class Fibers:
         has_input: bool,
         claim: bool,
     ) -> None:
+        fiber.begun = True
         try:
             await fiber.accepted
+            if fiber.cancelled:
+                raise asyncio.CancelledError
             if claim:
                 await self._claim(fiber)
         except BaseException as error:
@@ -384,6 +394,12 @@ class Fibers:
             ),
         )
 
+    def _gone(self, fiber: Fiber) -> None:
+        """Its task is over. If that was before its first step, nobody has been told."""
+        if not fiber.result.done():
+            fiber.running = False
+            self._interrupted(fiber)
+
     def _ended(self, fiber: Fiber) -> None:
         if self.running.pop(fiber.id, None) is not None and self.on_end is not None:
             self.on_end(fiber)
@@ -395,12 +411,6 @@ class Fibers:
             fiber.result.set_result(result)
         else:
             fiber.result.set_exception(error)
-
-    def leave(self) -> None:
-        """This activation is over: stop everything and keep the rows."""
-        for fiber in list(self.running.values()):
-            if fiber.task is not None:
-                fiber.task.cancel()
 
     # --- the fiber around the running code -------------------------------------------------------
 

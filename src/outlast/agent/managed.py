@@ -54,7 +54,7 @@ class ManagedFibers:
     def __init__(self, fibers: Fibers, recovery: Recovery) -> None:
         self._fibers = fibers
         self._recovery = recovery
-        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self._waiters: dict[str, set[asyncio.Future[None]]] = {}
         fibers.on_end = lambda fiber: self._tell(fiber.id)
         recovery.on_settled = self._tell
 
@@ -140,9 +140,8 @@ class ManagedFibers:
 
         def stop() -> None:
             fiber = self._fibers.running.get(id)
-            if fiber is not None and fiber.task is not None:
-                fiber.cancelled = True
-                fiber.task.cancel()
+            if fiber is not None:
+                fiber.cancel()
             self._tell(id)
 
         cancelled = FiberResolution("aborted")
@@ -180,19 +179,25 @@ class ManagedFibers:
     async def wait(self, id: str) -> FiberInspection:
         """Wait until the fiber has ended, whoever runs it."""
         while True:
-            row = await self._row(id)
-            if row is None:
-                raise FiberInterrupted(f"the fiber {id!r} was deleted while it was waited for")
-            if row.settled_at is not None:
-                return self._inspection(row)
-            ended = self._fibers.activation.ended
-            if ended is not None:
-                raise FiberInterrupted(f"the fiber {id!r} was left for a later activation: {ended}")
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.setdefault(id, []).append(waiter)
-            if id not in self._fibers.running:
-                self._recovery.scan_soon()
-            await waiter
+            self._waiters.setdefault(id, set()).add(waiter)  # before looking, so as to miss nothing
+            try:
+                row = await self._row(id)
+                if row is None:
+                    raise FiberInterrupted(f"the fiber {id!r} was deleted while it was waited for")
+                if row.settled_at is not None:
+                    return self._inspection(row)
+                ended = self._fibers.activation.ended
+                if ended is not None:
+                    raise FiberInterrupted(f"the fiber {id!r} was left for later: {ended}")
+                if id not in self._fibers.running:
+                    self._recovery.scan_soon()
+                await waiter
+            finally:
+                waiters = self._waiters.get(id, set())
+                waiters.discard(waiter)
+                if not waiters:
+                    self._waiters.pop(id, None)
 
     def _tell(self, id: str) -> None:
         for waiter in self._waiters.pop(id, ()):

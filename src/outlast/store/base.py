@@ -68,6 +68,7 @@ class Store(ABC):
         self._queue: list[Batch] = []
         self._queue_bytes = 0
         self._reads = 0
+        self._closing = False
         self._closed: Exception | None = None
         self._commits = 0
         self._batches = 0
@@ -224,8 +225,8 @@ class Store(ABC):
 
     @property
     def busy(self) -> bool:
-        """True while a batch or a read is under way."""
-        return bool(self._queue or self._in_flight or self._reads)
+        """True while a batch or a read is under way, or the store is being closed."""
+        return bool(self._queue or self._in_flight or self._reads or self._closing)
 
     @property
     @abstractmethod

@@ -374,10 +374,14 @@ class PostgresStore(Store):
         if self._closed is None:
             await self.drained()
             self._closed = StoreClosed("the store was closed")
-            if self._readers is not None:
-                await self._readers.close()
-            if self._writer is not None:
-                await self._writer.close()
+            self._closing = True
+            try:
+                if self._readers is not None:
+                    await self._readers.close()
+                if self._writer is not None:
+                    await self._writer.close()
+            finally:
+                self._closing = False
 
     def _release(self) -> None:
         self._drop_writer()

@@ -107,6 +107,8 @@ class Life:
         """Drop every callback of the loop, and never run it again."""
         self.died = True
         loop = self._loop
+        for task in asyncio.all_tasks(loop):
+            _keep_for_ever(task)  # before the handles that refer to them are emptied
         for handle in [*loop._ready, *loop._scheduled]:  # type: ignore[attr-defined]
             handle.cancel()
         loop.set_exception_handler(lambda *_: None)
@@ -114,11 +116,14 @@ class Life:
         raise Died
 
     def _bury(self) -> None:
-        """Let go of files and sockets, and keep the tasks for ever, so that no `finally` of theirs runs."""
-        for task in asyncio.all_tasks(self._loop):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        """Let go of files and sockets."""
         if self._store is not None:
             self._store.abandon("the host died")
         for transport in list(self._loop._transports.values()):  # type: ignore[attr-defined]
             transport._sock.close()
+            _keep_for_ever(transport)
+
+
+def _keep_for_ever(thing: object) -> None:
+    """Not even the end of the interpreter collects it: collecting a coroutine runs its `finally`."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

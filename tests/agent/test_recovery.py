@@ -1,0 +1,471 @@
+"""What becomes of fibers that a dead process left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from outlast import Agent, FiberContext, FiberRecovery, FiberRecoveryContext, NotInFiber
+from outlast.agent.backoff import turn_of
+from outlast.agent.fiber_rows import FiberRow
+from outlast.host.address import Address
+from support import alarm_rows, fiber_rows, forever, hosting, listen, raw
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Recoverer(Agent):
+    """Leaves fibers behind, and does with them what the test says."""
+
+    hook: Any = None
+
+    async def leave(self, *inputs: Any, name: str = "work") -> list[str]:
+        return [self.run_fiber(name, forever, input).id for input in inputs]
+
+    async def on_fiber_recovered(self, fiber: FiberRecoveryContext) -> Any:
+        return await type(self).hook(self, fiber)
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Any:
+    yield
+    Recoverer.hook = None
+
+
+async def left_behind(url: str, *inputs: Any) -> list[str]:
+    """A host that stops in the middle of one fiber per input."""
+    async with hosting(Recoverer, url=url, life="0", shutdown_timeout=0) as host:
+        ids = await host.get(Recoverer, "a").leave(*inputs)
+        await host.store.drained()
+    return ids
+
+
+@pytest.mark.invariant("A8")
+async def test_all_orphans_are_recovered_exactly_once_oldest_first(store_url: str) -> None:
+    ids = await left_behind(store_url, *range(60))
+    seen: list[Any] = []
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        seen.append((fiber.id, fiber.name, fiber.snapshot, fiber.attempt))
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=store_url) as host:
+        await host.until_settled()
+        assert await fiber_rows(host) == []
+    assert sorted(seen) == sorted((id, "work", number, 1) for number, id in enumerate(ids))
+    async with hosting(Recoverer, url=store_url, life="2") as host:
+        await host.until_settled()
+    assert len(seen) == 60
+
+
+@pytest.mark.invariant("A7")
+async def test_a_running_fiber_is_never_recovered(store_url: str) -> None:
+    seen: list[str] = []
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        seen.append(fiber.id)
+
+    class Scanner(Recoverer):
+        async def scan(self) -> None:
+            await self._recovery.scan_soon()
+
+    Scanner.hook = hook
+    async with hosting(Scanner, url=store_url, shutdown_timeout=0) as host:
+        agent = host.get(Scanner, "a")
+        await agent.leave(1, 2, 3)
+        await host.store.drained()
+        await agent.scan()
+        assert seen == []
+        assert len(await fiber_rows(host)) == 3
+
+
+@pytest.mark.invariant("A9")
+async def test_scans_at_start_and_by_alarm_never_recover_twice(store_url: str) -> None:
+    await left_behind(store_url, 1, 2)
+    seen: list[str] = []
+    inside = asyncio.Event()
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        seen.append(fiber.id)
+        inside.set()
+        await asyncio.sleep(5)
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=store_url) as host:
+        await inside.wait()
+        async with host.using(Address.of("Recoverer", "a")) as agent:
+            await asyncio.gather(*(agent._wake("fibers") for _ in range(5)))
+        await host.until_settled()
+    assert len(seen) == len(set(seen)) == 2
+
+
+@pytest.mark.invariant("A6")
+@pytest.mark.parametrize("garbage", ["{not json", "", '{"__framework": 99}', "\x01", "[" * 500])
+async def test_a_corrupt_snapshot_is_null_or_the_value_itself_never_a_crash(
+    sqlite_url: str, garbage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await left_behind(sqlite_url, "fine", "broken")
+    with raw(sqlite_url) as db:
+        db.execute("UPDATE fibers SET snapshot = ? WHERE snapshot = '\"broken\"'", (garbage,))
+    db.close()
+    seen: list[Any] = []
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        seen.append(fiber.snapshot)
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=sqlite_url) as host:
+        await host.until_settled()
+        assert await fiber_rows(host) == []
+    assert "fine" in seen
+    assert {"__framework": 99} in seen if "framework" in garbage else None in seen
+
+
+async def test_resume_goes_on_under_the_same_id_with_the_snapshot(store_url: str) -> None:
+    (id,) = await left_behind(store_url, {"done": 1})
+    seen: list[Any] = []
+
+    async def rest(fiber: FiberContext, plan: Any) -> str:
+        seen.append((fiber.id, plan, fiber.snapshot))
+        await fiber.stash({"done": 2})
+        return "ended"
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        seen.append(await fiber.resume(rest))
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=store_url) as host:
+        await host.until_settled()
+        assert await fiber_rows(host) == []
+    assert seen == [(id, {"done": 1}, {"done": 1}), "ended"]
+
+
+async def test_resume_calls_a_function_of_one_argument_with_the_fiber_alone(
+    sqlite_url: str,
+) -> None:
+    await left_behind(sqlite_url, 7)
+    seen: list[Any] = []
+
+    async def rest(fiber: FiberContext) -> None:
+        seen.append(fiber.snapshot)
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        fiber.resume(rest)
+        with pytest.raises(NotInFiber, match="already"):
+            fiber.resume(rest)
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=sqlite_url) as host:
+        await host.until_settled()
+    assert seen == [7]
+
+
+async def test_first_fiber_started_in_the_hook_takes_the_old_ones_place(store_url: str) -> None:
+    (old,) = await left_behind(store_url, {"kept": True})
+    ids: list[str] = []
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        ids.append(agent.run_fiber("again", forever).id)
+        ids.append(agent.run_fiber("another", forever, 2).id)
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=store_url, shutdown_timeout=0) as host:
+        await asyncio.sleep(1)
+        assert await fiber_rows(host, "id, root_id, name, snapshot") == [
+            (ids[0], old, "again", '{"kept":true}'),
+            (ids[1], ids[1], "another", "2"),
+        ]
+
+
+async def test_a_fiber_started_after_the_hook_returned_replaces_nothing(sqlite_url: str) -> None:
+    (old,) = await left_behind(sqlite_url, 1)
+    late: list[asyncio.Task[Any]] = []
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        async def later() -> None:
+            await asyncio.sleep(1)
+            agent.run_fiber("late", forever)
+
+        late.append(asyncio.create_task(later()))
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=sqlite_url, shutdown_timeout=0) as host:
+        await asyncio.sleep(2)
+        rows = await fiber_rows(host, "name, root_id <> id")
+    assert rows == [("late", 0)]
+
+
+async def test_a_hook_that_goes_on_after_resuming_holds_up_nobody(sqlite_url: str) -> None:
+    await left_behind(sqlite_url, 1, 2, 3)
+    resumed: list[Any] = []
+
+    async def work(fiber: FiberContext) -> None:
+        resumed.append(fiber.snapshot)
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        fiber.resume(work)
+        await forever()
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=sqlite_url, shutdown_timeout=0):
+        await asyncio.sleep(1)
+        assert resumed == [1, 2, 3]
+
+
+@pytest.mark.invariant("A10")
+async def test_a_failing_hook_is_tried_again_later_and_later_and_dropped_in_the_end(
+    store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await left_behind(store_url, "poison")
+    loop = asyncio.get_running_loop()
+    tries: list[float] = []
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        tries.append(loop.time())
+        raise ValueError("poison")
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=store_url) as host:
+        events = listen(host, "fiber")
+        await asyncio.sleep(timedelta(hours=25).total_seconds())
+        assert await fiber_rows(host) == []
+        assert await alarm_rows(host) == []
+    delays = [round(later - earlier) for earlier, later in zip(tries, tries[1:], strict=False)]
+    assert delays[:6] == [30, 60, 120, 240, 300, 300]
+    assert tries[-1] - tries[0] < timedelta(hours=24).total_seconds()
+    assert tries[-1] - tries[0] > timedelta(hours=23.9).total_seconds()
+    skipped = [event for event in events if event.name == "fiber:recovery:skipped"]
+    assert [event.payload["reason"] for event in skipped] == ["max_age_exceeded"]
+    assert "is dropped" in caplog.text
+
+
+@pytest.mark.invariant("A11")
+async def test_waits_are_short_again_as_soon_as_any_fiber_is_resolved(sqlite_url: str) -> None:
+    await left_behind(sqlite_url, "poison", "good")
+    loop = asyncio.get_running_loop()
+    tries: list[float] = []
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        if fiber.snapshot == "poison":
+            tries.append(loop.time())
+            raise ValueError
+        if loop.time() < 400:
+            raise ValueError
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=sqlite_url) as host:
+        await asyncio.sleep(700)
+        assert len(await fiber_rows(host)) == 1
+    delays = [round(later - earlier) for earlier, later in zip(tries, tries[1:], strict=False)]
+    assert delays == [30, 60, 120, 240, 30, 60, 120], "the good one was resolved after 450 s"
+
+
+@pytest.mark.invariant("A12", "A13")
+async def test_a_scan_over_its_deadline_makes_way_and_goes_on_until_nothing_is_left(
+    sqlite_url: str,
+) -> None:
+    await left_behind(sqlite_url, *range(100))
+    seen: list[int] = []
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        seen.append(fiber.snapshot)
+        await asyncio.sleep(1)
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=sqlite_url) as host:
+        events = listen(host, "fiber")
+        await host.until_settled()
+        assert sorted(seen) == list(range(100))
+        assert await alarm_rows(host) == []
+        assert host.statistics().next_alarm_at is None
+    skipped = [event for event in events if event.name == "fiber:recovery:skipped"]
+    assert {event.payload["reason"] for event in skipped} == {"scan_deadline_exceeded"}
+    assert len(skipped) == 9
+
+
+async def test_an_evicted_agent_wakes_for_its_next_try(sqlite_url: str) -> None:
+    await left_behind(sqlite_url, 1)
+    tries: list[object] = []
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        tries.append(agent)
+        if len(tries) < 3:
+            raise ValueError
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=sqlite_url, idle_timeout=5) as host:
+        await asyncio.sleep(10)
+        assert host.statistics().active == 0
+        await asyncio.sleep(300)
+        assert await fiber_rows(host) == []
+    assert len({id(agent) for agent in tries}) == 3, "each try had an object of its own"
+
+
+async def test_a_new_process_tries_at_once_until_the_fiber_may_be_what_kills_it(
+    sqlite_url: str,
+) -> None:
+    await left_behind(sqlite_url, 1)
+    tries: list[int] = []
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        tries.append(fiber.attempt)
+        raise ValueError
+
+    Recoverer.hook = hook
+    for life in range(2, 8):
+        async with hosting(Recoverer, url=sqlite_url, life=str(life)) as host:
+            await host.until_settled()
+    assert tries == [1, 2, 3], "from the fourth on even a new process waits for its turn"
+    async with hosting(Recoverer, url=sqlite_url, life="9") as host:
+        await asyncio.sleep(130)
+    assert tries == [1, 2, 3, 4]
+
+
+async def test_a_stash_makes_earlier_recoveries_count_no_more(sqlite_url: str) -> None:
+    (id,) = await left_behind(sqlite_url, 0)
+    attempts: list[int] = []
+
+    async def work(fiber: FiberContext, n: int) -> None:
+        await fiber.stash(n + 1)
+        await forever()
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        attempts.append(fiber.attempt)
+        fiber.resume(work)
+
+    Recoverer.hook = hook
+    for life in range(2, 12):
+        async with hosting(Recoverer, url=sqlite_url, life=str(life), shutdown_timeout=0) as host:
+            await asyncio.sleep(1)
+            assert await fiber_rows(host) == [(id, "running", str(life - 1))]
+    assert attempts == [1] * 10
+
+
+async def test_without_a_hook_the_fiber_is_dropped_with_a_warning(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Silent(Agent):
+        async def leave(self) -> None:
+            self.run_fiber("work", forever)
+
+    async with hosting(Silent, url=sqlite_url, shutdown_timeout=0) as host:
+        await host.get(Silent, "a").leave()
+    with caplog.at_level(logging.WARNING, "outlast"):
+        async with hosting(Silent, url=sqlite_url, life="2") as host:
+            await host.until_settled()
+            assert await fiber_rows(host) == []
+    assert "Silent.on_fiber_recovered does not say what to do" in caplog.text
+
+
+async def test_recovery_starts_after_on_start(sqlite_url: str) -> None:
+    """What on_start sets up, configuration and connections, is there for recovered work."""
+    await left_behind(sqlite_url, 1)
+    order: list[str] = []
+
+    async def hook(agent: Any, fiber: FiberRecoveryContext) -> None:
+        order.append(f"hook {agent.ready}")
+
+    class Ordered(Recoverer):
+        async def on_start(self) -> None:
+            await asyncio.sleep(3)
+            self.ready = True
+            order.append("on_start")
+
+    Ordered.__name__ = "Recoverer"
+    Ordered.hook = hook
+    async with hosting(Ordered, url=sqlite_url) as host:
+        await host.until_settled()
+    assert order == ["on_start", "hook True"]
+
+
+async def test_a_plain_def_hook_is_accepted(sqlite_url: str) -> None:
+    await left_behind(sqlite_url, 1)
+    seen: list[Any] = []
+
+    class Plain(Recoverer):
+        def on_fiber_recovered(self, fiber: FiberRecoveryContext) -> None:  # type: ignore[override]
+            seen.append(fiber.snapshot)
+
+    Plain.__name__ = "Recoverer"
+    async with hosting(Plain, url=sqlite_url) as host:
+        await host.until_settled()
+        assert await fiber_rows(host) == []
+    assert seen == [1]
+
+
+async def test_a_senseless_return_value_is_an_error_not_a_lost_fiber(sqlite_url: str) -> None:
+    await left_behind(sqlite_url, 1)
+    answers: list[Any] = ["yes", None]
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> Any:
+        return answers.pop(0)
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=sqlite_url) as host:
+        events = listen(host, "fiber")
+        await host.until_settled()
+        assert len(await fiber_rows(host)) == 1
+        assert "fiber:recovery:failed" in [event.name for event in events]
+        await asyncio.sleep(31)
+        assert await fiber_rows(host) == []
+
+
+async def test_events_tell_the_whole_story(sqlite_url: str) -> None:
+    await left_behind(sqlite_url, 1)
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        async def work(fiber: FiberContext) -> None: ...
+
+        fiber.resume(work)
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=sqlite_url) as host:
+        events = listen(host, "fiber")
+        await host.until_settled()
+    names = [event.name for event in events]
+    assert names[:3] == [
+        "fiber:recovery:detected",
+        "fiber:run:interrupted",
+        "fiber:recovery:attempt",
+    ]
+    assert sorted(names[3:]) == [
+        "fiber:recovery:handled",
+        "fiber:run:completed",
+        "fiber:run:started",
+    ]
+    assert {event.agent for event in events} == {"Recoverer/a"}
+
+
+def _row(**changes: Any) -> FiberRow:
+    values: dict[str, Any] = dict.fromkeys(FiberRow.__slots__)
+    return FiberRow(**{**values, "created_at": 0, "tries": 0, **changes})
+
+
+DAY = 24 * 3600 * 1000
+
+
+@pytest.mark.parametrize(
+    ("row", "same_process", "turn"),
+    [
+        (_row(), True, "now"),
+        (_row(tries=1, interrupted_at=0, retry_at=500), True, "now"),
+        (_row(tries=1, interrupted_at=0, retry_at=5000), True, "later"),
+        (_row(tries=2, interrupted_at=0, retry_at=5000), False, "now"),
+        (_row(tries=3, interrupted_at=0, retry_at=5000), False, "later"),
+        (_row(tries=9, interrupted_at=1000 - DAY, retry_at=5000), True, "too old"),
+        (_row(tries=9, interrupted_at=1001 - DAY, retry_at=5000), True, "later"),
+        (_row(tries=9, interrupted_at=None, retry_at=None, created_at=-9 * DAY), True, "now"),
+        (_row(tries=0, interrupted_at=1000 - DAY), True, "now"),
+    ],
+)
+def test_whose_turn_it_is(row: FiberRow, same_process: bool, turn: str) -> None:
+    assert turn_of(row, 1000, FiberRecovery(), same_process=same_process) == turn
+
+
+def test_max_age_of_zero_drops_nothing() -> None:
+    row = _row(tries=9, interrupted_at=-900 * DAY)
+    assert turn_of(row, 0, FiberRecovery(max_age=0), same_process=True) == "now"
