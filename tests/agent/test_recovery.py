@@ -319,10 +319,26 @@ async def test_a_new_process_tries_at_once_until_the_fiber_may_be_what_kills_it(
     for life in range(2, 8):
         async with hosting(Recoverer, url=sqlite_url, life=str(life)) as host:
             await host.until_settled()
+        await asyncio.sleep(20)
     assert tries == [1, 2, 3], "from the fourth on even a new process waits for its turn"
     async with hosting(Recoverer, url=sqlite_url, life="9") as host:
         await asyncio.sleep(130)
     assert tries == [1, 2, 3, 4]
+
+
+async def test_deaths_in_quick_succession_count_once(sqlite_url: str) -> None:
+    await left_behind(sqlite_url, 1)
+    tries: list[int] = []
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        tries.append(fiber.attempt)
+        await forever()
+
+    Recoverer.hook = hook
+    for life in range(2, 22):
+        async with hosting(Recoverer, url=sqlite_url, life=str(life), shutdown_timeout=0):
+            await asyncio.sleep(2)
+    assert tries == [1] * 8 + [2] * 8 + [3], "then even a new process waits"
 
 
 async def test_a_stash_makes_earlier_recoveries_count_no_more(sqlite_url: str) -> None:

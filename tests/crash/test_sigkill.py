@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from outlast import Agent, FiberContext, FiberRecoveryContext, Host
 from outlast.testing import Worker, WorkerFailed
 
 FIBERS = 20
-STEPS = 40
 
 
 class Crew(Agent):
@@ -25,43 +24,62 @@ class Crew(Agent):
             await self.start_fiber(
                 "crew",
                 self.work,
-                {"file": f"{folder}/{number}", "number": number, "done": 0},
+                {"folder": folder, "number": number, "done": 0},
                 id=f"crew-{number}",
             )
 
     async def work(self, fiber: FiberContext, plan: dict[str, Any]) -> None:
-        while plan["done"] < STEPS:
+        folder, number = Path(plan["folder"]), plan["number"]
+        while True:
+            is_last = (folder / "stop").exists()
             step = plan["done"] + 1
-            with open(plan["file"], "a") as file:
+            with open(folder / str(number), "a") as file:
                 file.write(f"{step}\n")
+            await asyncio.sleep(0.001)
             async with self.commit():
-                key = f"{plan['number']:02} {step:03}"
+                key = f"{number:02} {step:06}"
                 await self.storage.put(key, await self.storage.get(key, 0) + 1)
                 plan["done"] = step
                 await fiber.stash(plan)
+            if is_last:
+                return
 
     async def on_fiber_recovered(self, fiber: FiberRecoveryContext) -> None:
         fiber.resume(self.work)
 
-    async def report(self) -> dict[str, int]:
-        return await self.storage.list()
+    async def report(self) -> tuple[dict[str, int], dict[int, int], set[str]]:
+        """What stands in the store, how far each fiber has come, and how they ended."""
+        fibers = await self.list_fibers(limit=100)
+        done = {one.snapshot["number"]: one.snapshot["done"] for one in fibers}
+        return await self.storage.list(), done, {one.status for one in fibers}
 
 
 async def drive(host: Host, folder: str) -> None:
     await host.get(Crew, "crew").begin(folder)
 
 
-def check(folder: Path, stored: dict[str, int], kills: int) -> None:
-    assert stored == {
-        f"{number:02} {step:03}": 1 for number in range(FIBERS) for step in range(1, STEPS + 1)
-    }, "in the store: exactly once"
-    repeats = 0
-    for number in range(FIBERS):
-        steps = [int(line) for line in (folder / str(number)).read_text().split()]
-        assert sorted(set(steps)) == list(range(1, STEPS + 1)), "outside: at least once"
-        assert steps == sorted(steps), "and only the step that was in flight again"
-        repeats += sum(count - 1 for count in Counter(steps).values())
-    assert repeats <= kills * FIBERS
+def check(folder: Path, url: str, kills: int) -> int:
+    """Returns how many steps were made in all."""
+    stored, done, statuses = asyncio.run(_report(url))
+    assert statuses == {"completed"}
+    assert len(done) == FIBERS
+    expected = {
+        f"{number:02} {step:06}": 1
+        for number, steps in done.items()
+        for step in range(1, steps + 1)
+    }
+    assert stored == expected, "in the store: exactly once"
+    for number, steps in done.items():
+        made = [int(line) for line in (folder / str(number)).read_text().split()]
+        assert sorted(set(made)) == list(range(1, steps + 1)), "outside: at least once"
+        assert made == sorted(made), "and only the step that was in flight again"
+        assert len(made) - steps <= kills, "once a kill"
+    return len(expected)
+
+
+async def _report(url: str) -> Any:
+    async with Host([Crew], url) as host:
+        return await host.get(Crew, "crew").report()
 
 
 @pytest.mark.invariant("A1", "A3", "A8")
@@ -75,20 +93,21 @@ def test_random_kills(
     url = request.getfixturevalue(engine)
     chance = random.Random(7)
     worker = killable_worker(agents=[Crew], drive=drive, store=url, arguments=[str(tmp_path)])
-    kills = 0
     for _ in range(5):
-        kills += worker.run(kill_after=chance.uniform(0.0, 0.15)).killed
-    worker.run()
-    check(tmp_path, _stored(url), kills)
+        assert worker.run(kill_after=chance.uniform(0.0, 0.15)).killed
+    (tmp_path / "stop").touch()
+    assert not worker.run().killed
+    check(tmp_path, url, kills=5)
 
 
 def test_named_points(tmp_path: Path, killable_worker: Callable[..., Worker]) -> None:
     url = f"sqlite:///{tmp_path}/named.db"
     worker = killable_worker(agents=[Crew], drive=drive, store=url, arguments=[str(tmp_path)])
-    for point in ("before commit 1", "after commit 1", "before commit 2", "after commit 9"):
+    for point in ("before commit 1", "after commit 1", "before commit 2", "after commit 99"):
         assert worker.run(kill_at=point).killed, point
+    (tmp_path / "stop").touch()
     assert not worker.run().killed
-    check(tmp_path, _stored(url), 4)
+    assert check(tmp_path, url, kills=4) > 0
 
 
 async def explode(host: Host) -> None:
@@ -111,13 +130,3 @@ def test_what_another_process_cannot_import_is_refused(
         killable_worker(agents=[Crew], drive=local)
     with pytest.raises(ValueError, match="kill_at is"):
         killable_worker(agents=[Crew], drive=drive).run(kill_at="sometime")
-
-
-def _stored(url: str) -> dict[str, int]:
-    import asyncio
-
-    async def read() -> dict[str, int]:
-        async with Host([Crew], url) as host:
-            return await host.get(Crew, "crew").report()
-
-    return asyncio.run(read())

@@ -33,6 +33,19 @@ class FiberRecovery:
         return int(min(seconds(self.retry_at_most), seconds(self.retry) * factor) * 1000)
 
 
+def attempted(row: FiberRow, now: int, options: FiberRecovery) -> tuple[int, int]:
+    """What to write before the hook is called: the tries, and when to try again if this fails.
+
+    Tries bunched within half a `retry` count once, however often the process is restarted meanwhile:
+    a series of deploys is not a fiber that kills its process.
+    """
+    if row.tries and row.retry_at is not None:
+        counted_at = row.retry_at - options.delay_after(row.tries)
+        if counted_at <= now < counted_at + options.delay_after(1) // 2:
+            return row.tries, row.retry_at
+    return row.tries + 1, now + options.delay_after(row.tries + 1)
+
+
 Turn = Literal["now", "later", "too old"]
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
@@ -80,8 +80,13 @@ class Fiber:
             self.snapshot = text
             self.tries = 0
 
+        unit = fibers.commits.current()
+        if unit is not None:
+            unit.add(operations, durable)
+            return
         try:
-            await fibers.commits.write(operations, durable)
+            await fibers.commits.commit(operations)
+            durable()
         except CommitRefused:
             raise NotInFiber(
                 f"the fiber {self.name!r} ({self.id}) was cancelled or removed; nothing was stashed"
@@ -110,9 +115,9 @@ class FiberContext:
         text = self._fiber.snapshot
         return None if text is None else json.decode(text)
 
-    async def stash(self, data: Any) -> None:
-        """Replace the snapshot. Durable when this returns; inside `commit()`, when the block ends."""
-        await self._fiber.stash(data)
+    def stash(self, data: Any) -> Coroutine[Any, Any, None]:
+        """Replace the snapshot. Durable when awaited; inside `commit()`, when the block ends."""
+        return self._fiber.stash(data)
 
 
 class FiberHandle(Generic[T]):
@@ -312,7 +317,7 @@ class Fibers:
     async def _claim(self, fiber: Fiber) -> None:
         """From pending to running; refused when it was cancelled before it began."""
         now = self.activation.clock.now()
-        await self.commits.activation_commit([(rows.CLAIM, (self.agent, fiber.id, now))])
+        await self.commits.commit([(rows.CLAIM, (self.agent, fiber.id, now))])
 
     async def _never_ran(self, fiber: Fiber, error: BaseException) -> None:
         """Its function was not called. If its row is there all the same, it must go, or be found."""
@@ -373,7 +378,7 @@ class Fibers:
         else:
             operation = rows.DELETE, (self.agent, fiber.id)
         try:
-            touched = await self.commits.activation_commit([operation])
+            touched = await self.commits.commit([operation])
         except OutlastError as failure:
             logger.warning("%s: the end of %r was not stored: %s", self.agent, fiber.name, failure)
             self._interrupted(fiber)

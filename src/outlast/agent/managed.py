@@ -173,7 +173,7 @@ class ManagedFibers:
         if settled_before is not None:
             arguments.append(int(settled_before.timestamp() * 1000))
         statement = rows.deletion(statuses, settled_before is not None)
-        touched = await self._fibers.commits.activation_commit([(statement, (*arguments, limit))])
+        touched = await self._fibers.commits.commit([(statement, (*arguments, limit))])
         return touched[0]
 
     async def wait(self, id: str) -> FiberInspection:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 from outlast.agent import fiber_rows as rows
-from outlast.agent.backoff import FiberRecovery, turn_of
+from outlast.agent.backoff import FiberRecovery, attempted, turn_of
 from outlast.agent.fiber_rows import FiberRow
 from outlast.agent.fibers import (
     FiberFunction,
@@ -74,7 +74,9 @@ class FiberRecoveryContext:
 
     @property
     def attempt(self) -> int:
-        """1 the first time this fiber is recovered since it last stashed, then 2, …"""
+        """1 the first time this fiber is recovered since it last stashed, then 2, …
+
+        Recoveries in quick succession (within half of `FiberRecovery.retry`) count once."""
         return self._row.tries
 
     @property
@@ -191,11 +193,10 @@ class Recovery:
         self._emit("fiber:recovery:detected", row)
         self._emit("fiber:run:interrupted", row, recovery_reason="orphaned")
         now = clock.now()
-        tries = row.tries + 1
+        tries, retry_at = attempted(row, now, self._options)
         status = "interrupted" if row.managed else row.status
-        retry_at = now + self._options.delay_after(tries)
         self._tried.add(row.id)
-        await self._fibers.commits.activation_commit(
+        await self._fibers.commits.commit(
             [(rows.ATTEMPT, (agent, row.id, status, now, tries, retry_at))]
         )
         row = replace(row, status=status, tries=tries, retry_at=retry_at)
@@ -240,7 +241,7 @@ class Recovery:
             resolution = FiberResolution("error", f"{type(error).__name__}: {error}")
         if place.replaced.done():
             return False
-        await self._fibers.commits.activation_commit([self._ending(row, resolution)])
+        await self._fibers.commits.commit([self._ending(row, resolution)])
         self._emit("fiber:recovery:handled", row, status="managed" if row.managed else "user")
         if self.on_settled is not None:
             self.on_settled(row.id)
@@ -264,7 +265,7 @@ class Recovery:
             row.id,
         )
         gone = FiberResolution("error", "its recovery failed for longer than max_age")
-        await self._fibers.commits.activation_commit([self._ending(row, gone)])
+        await self._fibers.commits.commit([self._ending(row, gone)])
         if self.on_settled is not None:
             self.on_settled(row.id)
 
@@ -283,7 +284,7 @@ class Recovery:
             times.append(now)
         wake_at = min(times, default=None)
         operations.append(alarm(agent, ALARM, wake_at))
-        await self._fibers.commits.activation_commit(operations)
+        await self._fibers.commits.commit(operations)
         if wake_at is not None:
             self._activation.alarm_was_set(wake_at)
 

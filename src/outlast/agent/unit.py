@@ -66,7 +66,7 @@ class Unit:
         _open_unit.reset(self._token)
         try:
             if error is None and self._operations:
-                await self._commits.activation_commit(self._operations)
+                await self._commits.commit(self._operations)
         except BaseException as failure:
             self._give_up(failure)
             raise
@@ -103,19 +103,14 @@ class Commits:
         return unit
 
     def hand_over(
-        self, operations: list[Operation], then: Callable[[], None] | None = None
+        self, operations: list[Operation]
     ) -> asyncio.Future[tuple[int, ...]] | asyncio.Future[None]:
         """Queue these writes now, in the open block if there is one. Await the result for the outcome."""
         unit = self.current()
         if unit is not None:
-            unit.add(operations, then)
+            unit.add(operations, None)
             return unit.outcome()
-        fence = self._activation.fence
-        assert fence is not None
-        outcome = self._activation.store.submit(fence, operations)
-        if then is not None:
-            outcome.add_done_callback(lambda done: then() if done.exception() is None else None)
-        return outcome
+        return self.commit(operations)
 
     async def write(
         self, operations: list[Operation], then: Callable[[], None] | None = None
@@ -127,16 +122,16 @@ class Commits:
         if unit is not None:
             unit.add(operations, then)
             return None
-        touched = await self.activation_commit(operations)
+        touched = await self.commit(operations)
         if then is not None:
             then()
         return touched
 
-    async def activation_commit(self, operations: list[Operation]) -> tuple[int, ...]:
-        """A commit of its own, whatever block is open."""
+    def commit(self, operations: list[Operation]) -> asyncio.Future[tuple[int, ...]]:
+        """A commit of its own, whatever block is open. It is handed over now; await its outcome."""
         fence = self._activation.fence
         assert fence is not None
-        return await self._activation.store.submit(fence, operations)
+        return self._activation.store.submit(fence, operations)
 
 
 def without_unit() -> None:

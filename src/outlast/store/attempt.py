@@ -15,21 +15,53 @@ Verdict = tuple[int, ...] | Literal["refused", "stale", "behind"] | Exception
 class Attempt:
     """A group on its way. Its fences move on while it is written, and are put back if it is undone."""
 
-    __slots__ = ("_before", "group", "verdicts")
+    __slots__ = ("_before", "_doubt", "counts", "group", "verdicts")
 
     def __init__(self, group: list[Batch]) -> None:
         self.group = group
         self.verdicts: list[Verdict] | None = None  # set once it may be durable
-        self._before = {batch.fence: (batch.fence.held, batch.fence.commit_no) for batch in group}
+        self.counts: dict[Fence, int] = {}  # per fence, how many batches of this group are under it
+        for batch in group:
+            self.counts[batch.fence] = self.counts.get(batch.fence, 0) + 1
+        self._before = [(fence, fence.held, fence.commit_no) for fence in self.counts]
+        self._doubt: tuple[list[Verdict], dict[Fence, int]] | None = None
 
     def undo_fences(self) -> None:
         """Nothing of this attempt was committed."""
         self.verdicts = None
-        for fence, (held, commit_no) in self._before.items():
+        for fence, held, commit_no in self._before:
             fence.held, fence.commit_no = held, commit_no
+
+    def doubt(self) -> None:
+        """It may be durable, and nobody knows: take it back, but keep what it would have come to."""
+        moved = dict(self.advanced())
+        if self.verdicts is not None and moved:
+            self._doubt = (self.verdicts, moved)
+        self.undo_fences()
+
+    def doubted(self) -> dict[Fence, int]:
+        """The fences and `commit_no`s that would show that an earlier try was durable after all.
+
+        None: there was no such try, or a later one has gone through, so that it was not.
+        """
+        if self._doubt is None or any(fence in self._doubt[1] for fence, _ in self.advanced()):
+            return {}
+        return self._doubt[1]
+
+    def believe(self) -> None:
+        """The earlier try was durable."""
+        assert self._doubt is not None
+        verdicts, moved = self._doubt
+        now = self.verdicts or verdicts
+        self.verdicts = [
+            late if isinstance(late, tuple) else early
+            for early, late in zip(verdicts, now, strict=True)
+        ]
+        for fence, commit_no in moved.items():
+            fence.held, fence.commit_no = True, commit_no
 
     def advanced(self) -> Iterator[tuple[Fence, int]]:
         """The fences that this attempt moved, and the `commit_no` that shows it is durable."""
-        for fence, (_, commit_no) in self._before.items():
+        for fence, _, commit_no in self._before:
             if fence.commit_no > commit_no:
                 yield fence, fence.commit_no

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outlast.store.operations import Argument, Batch, BulkStatement, Fence, Operation, Statement
@@ -17,25 +17,36 @@ class Slot:
     places: list[tuple[int, int]] = field(default_factory=list)  # batch, operation within it
 
 
-def slots_of(batches: Sequence[Batch]) -> list[Slot]:
+def slots_of(batches: Sequence[Batch], counts: Mapping[Fence, int]) -> list[Slot]:
     """The statements that write all of `batches`, in an order that keeps each agent's own order.
 
     Operations of different agents never touch the same row, so they can be moved past one another;
     those of one agent keep their order, and two on the same row never meet in one slot.
     """
     slots: list[Slot] = []
+    first: dict[Statement, int] = {}  # per statement: its first slot
     reached: dict[str, int] = {}  # per agent: the slot of its latest operation
     touched: dict[tuple[object, ...], int] = {}  # per row: the slot that wrote it last
     for index, batch in enumerate(batches):
+        operations = batch.operations
+        if len(operations) == 1 and counts[batch.fence] == 1:  # all that its agent writes
+            statement, arguments = operations[0]
+            if isinstance(statement, Statement):
+                at = first.get(statement, -1)
+                if at < 0:
+                    at = _new_slot(slots, first, statement)
+                slots[at].rows.append(arguments)
+                slots[at].places.append((index, 0))
+                continue
         root = batch.fence.root
         at = reached.get(root, 0)
-        for place, (statement, arguments) in enumerate(batch.operations):
+        for place, (statement, arguments) in enumerate(operations):
             if isinstance(statement, BulkStatement):
-                at = len(slots)
-                slots.append(Slot(statement))
+                at = _new_slot(slots, first, statement)
             else:
-                row = (statement.name.partition(" ")[0], *arguments[: statement.key])
-                at = _slot_for(slots, statement, max(at, touched.get(row, -1) + 1))
+                row = (statement.table, arguments[: statement.key])
+                start = max(at, touched.get(row, -1) + 1)
+                at = _slot_for(slots, first, statement, start)
                 touched[row] = at
             slots[at].rows.append(arguments)
             slots[at].places.append((index, place))
@@ -43,11 +54,21 @@ def slots_of(batches: Sequence[Batch]) -> list[Slot]:
     return slots
 
 
-def _slot_for(slots: list[Slot], statement: Statement, start: int) -> int:
-    for at in range(start, len(slots)):
+def _slot_for(
+    slots: list[Slot], first: dict[Statement, int], statement: Statement, start: int
+) -> int:
+    for at in range(max(start, first.get(statement, len(slots))), len(slots)):
         if slots[at].statement is statement:
             return at
+    return _new_slot(slots, first, statement)
+
+
+def _new_slot(
+    slots: list[Slot], first: dict[Statement, int], statement: Statement | BulkStatement
+) -> int:
     slots.append(Slot(statement))
+    if isinstance(statement, Statement):
+        first.setdefault(statement, len(slots) - 1)
     return len(slots) - 1
 
 
@@ -57,9 +78,8 @@ def rows_are_distinct(slots: Iterable[Slot]) -> bool:
     for slot in slots:
         if isinstance(slot.statement, BulkStatement):
             return False
-        table = slot.statement.name.partition(" ")[0]
         for row in slot.rows:
-            identity = (table, *row[: slot.statement.key])
+            identity = (slot.statement.table, row[: slot.statement.key])
             if identity in seen:
                 return False
             seen.add(identity)
@@ -83,14 +103,6 @@ def take_group(queue: list[Batch], most: int, most_bytes: int) -> tuple[list[Bat
     return queue, []
 
 
-def advances(batches: Iterable[Batch]) -> dict[Fence, int]:
-    """Per fence, how many commits this group advances it by."""
-    counts: dict[Fence, int] = {}
-    for batch in batches:
-        counts[batch.fence] = counts.get(batch.fence, 0) + 1
-    return counts
-
-
 def results_from(
     slots: Sequence[Slot], touched: Sequence[int], batches: Sequence[Batch]
 ) -> list[tuple[int, ...]] | None:
@@ -99,6 +111,11 @@ def results_from(
     A set-based statement only tells how many rows it touched in all: all or none of its rows is an
     answer for each of them (unless none is a refusal), anything between is not.
     """
+    if all(
+        count == len(slot.rows) and isinstance(slot.statement, Statement)
+        for slot, count in zip(slots, touched, strict=True)
+    ):
+        return [(1,) * len(batch.operations) for batch in batches]
     results: list[list[int]] = [[1] * len(batch.operations) for batch in batches]
     for slot, count in zip(slots, touched, strict=True):
         if isinstance(slot.statement, BulkStatement):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 ColumnType = Literal["text", "bigint"]
@@ -29,6 +30,11 @@ class Statement:
     columns: Sequence[tuple[str, ColumnType]]
     key: int
     expect: bool = False
+
+    @cached_property
+    def table(self) -> str:
+        """The first word of its name."""
+        return self.name.partition(" ")[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,9 +145,9 @@ class StoreStatistics:
 
 def size_of(operations: Sequence[Operation]) -> int:
     """About how many bytes these operations bring."""
-    return sum(
-        len(argument)
-        for _, arguments in operations
-        for argument in arguments
-        if type(argument) is str
-    )
+    size = 0
+    for _, arguments in operations:
+        for argument in arguments:
+            if type(argument) is str:
+                size += len(argument)
+    return size

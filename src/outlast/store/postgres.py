@@ -28,14 +28,12 @@ from outlast.store.attempt import Attempt, Verdict
 from outlast.store.base import Row, Store, StoreOptions
 from outlast.store.grouping import (
     Slot,
-    advances,
     results_from,
     rows_are_distinct,
     slots_of,
     take_group,
 )
 from outlast.store.operations import (
-    Argument,
     Batch,
     BulkStatement,
     Fence,
@@ -175,43 +173,70 @@ class PostgresStore(Store):
         """Commit a group, however often that has to be tried, until its outcome is known."""
         delay = FIRST_RETRY
         while True:
+            await self._reach()
             try:
-                if self._writer is None:
-                    self._writer = await self._connect()
-                    if attempt.verdicts is not None and await self._was_committed(attempt):
-                        return
-                    attempt.undo_fences()
                 await self._transact(attempt)
-                return
             except _TRY_AGAIN:
                 attempt.undo_fences()
                 continue
             except (*_LOST, TimeoutError) as error:
-                self._unreachable(error)
-                self._drop_writer()
+                self._lose_writer(error)
+                attempt.doubt()
+                await asyncio.sleep(delay)
+                delay = min(LAST_RETRY, delay * 2)
+                if await self._was_committed(attempt):
+                    return
+                continue
             except asyncpg.PostgresError as error:
-                # Not the fault of any batch (those were singled out): a full disk, a standby.
+                # Not the fault of any batch: those were singled out.
+                self._drop_writer()
                 attempt.undo_fences()
-                trouble = self._explained(error)
-                attempt.verdicts = [trouble for _ in attempt.group]
+                attempt.verdicts = [self._explained(error) for _ in attempt.group]
                 return
-            await asyncio.sleep(delay)
-            delay = min(LAST_RETRY, delay * 2)
+            # A try that was in doubt may have come through in between, ahead of this one.
+            await self._was_committed(attempt)
+            return
+
+    async def _reach(self) -> None:
+        """Connect, unless that is done; whatever the server has against it may change."""
+        delay = FIRST_RETRY
+        while self._writer is None:
+            try:
+                self._writer = await self._connect()
+            except (*_LOST, TimeoutError, asyncpg.PostgresError) as error:
+                self._lose_writer(error)
+                await asyncio.sleep(delay)
+                delay = min(LAST_RETRY, delay * 2)
 
     async def _was_committed(self, attempt: Attempt) -> bool:
-        """The connection was lost during COMMIT: lock the rows, and see how far they have come."""
-        fences = list(attempt.advanced())
-        async with self._writer.transaction():
-            rows = await self._writer.fetch(LOCK_FENCES, [fence.root for fence, _ in fences])
-        found = {row[0]: (row[1], row[2], row[3]) for row in rows}
-        return all(
-            fencing.has_reached(fence, found.get(fence.root), commit_no)
-            for fence, commit_no in fences
-        )
+        """Whether a try that was in doubt is durable: lock the rows, and see how far they have come.
+
+        It was one transaction, so one agent that shows it is enough: another may have been taken
+        over since. Asks until there is an answer.
+        """
+        doubted = attempt.doubted()
+        while doubted:
+            await self._reach()
+            try:
+                async with self._writer.transaction():
+                    rows = await self._writer.fetch(LOCK_FENCES, [fence.root for fence in doubted])
+            except (*_LOST, TimeoutError, asyncpg.PostgresError) as error:
+                self._lose_writer(error)
+                await asyncio.sleep(FIRST_RETRY)
+                continue
+            found = {row[0]: (row[1], row[2], row[3]) for row in rows}
+            if any(
+                fencing.has_reached(fence, found.get(fence.root), commit_no)
+                for fence, commit_no in doubted.items()
+            ):
+                attempt.believe()
+                return True
+            break
+        return False
 
     async def _transact(self, attempt: Attempt) -> None:
         probe = self.options.probe
-        slots = slots_of(attempt.group)
+        slots = slots_of(attempt.group, attempt.counts)
         if rows_are_distinct(slots):
             if probe is not None:
                 probe.before_commit(attempt.group)
@@ -225,7 +250,7 @@ class PostgresStore(Store):
     async def _together(self, attempt: Attempt, slots: list[Slot]) -> bool:
         """Everything in one statement, which is its own transaction; False: nothing was written."""
         guards: dict[Statement, Slot] = {}
-        counts = advances(attempt.group)
+        counts = attempt.counts
         for fence, count in counts.items():
             statement, arguments = fencing.guard(fence, count)
             guards.setdefault(statement, Slot(statement)).rows.append(arguments)
@@ -239,10 +264,8 @@ class PostgresStore(Store):
         attempt.verdicts = [(-1,) * len(batch.operations) for batch in attempt.group]
         try:
             row = await self._writer.fetchrow(sql, *arguments_, *expected)
-        except asyncpg.DivisionByZeroError:
-            return False
-        except (asyncpg.PostgresError, asyncpg.DataError) as error:
-            if isinstance(error, (*_LOST, *_TRY_AGAIN)) or not _is_of_a_batch(error):
+        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            if not self._is_answer(error):
                 raise
             return False
         results = results_from(slots, row[1 + len(guards) :], attempt.group)
@@ -264,15 +287,19 @@ class PostgresStore(Store):
         verdicts: list[Verdict] = []
         broken: set[Fence] = set()
         await db.execute("BEGIN")
-        for batch in attempt.group:
-            verdict = "behind" if batch.fence in broken else await self._alone(batch)
-            if isinstance(verdict, Exception) or verdict == "stale":
-                broken.add(batch.fence)
-            verdicts.append(verdict)
-        if probe is not None:
-            probe.before_commit(attempt.group)
-        attempt.verdicts = verdicts
-        await db.execute("COMMIT")
+        try:
+            for batch in attempt.group:
+                verdict = "behind" if batch.fence in broken else await self._alone(batch)
+                if isinstance(verdict, Exception) or verdict == "stale":
+                    broken.add(batch.fence)
+                verdicts.append(verdict)
+            if probe is not None:
+                probe.before_commit(attempt.group)
+            attempt.verdicts = verdicts
+            await db.execute("COMMIT")
+        except asyncpg.PostgresError:
+            await db.execute("ROLLBACK")
+            raise
         if probe is not None:
             probe.after_commit(attempt.group)
 
@@ -286,10 +313,10 @@ class PostgresStore(Store):
                 verdict = "stale"
             else:
                 verdict = await self._operations(batch)
-        except (asyncpg.PostgresError, asyncpg.DataError) as error:
-            if isinstance(error, (*_LOST, *_TRY_AGAIN)) or not _is_of_a_batch(error):
+        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            if not self._is_answer(error):
                 raise
-            verdict = error
+            verdict = error if _is_of_a_batch(error) else self._explained(error)
         if isinstance(verdict, tuple):
             fencing.passed(batch.fence, 1)
             await db.execute("RELEASE SAVEPOINT batch")
@@ -314,6 +341,16 @@ class PostgresStore(Store):
             sql = statement.postgres.replace("{rows}", rows_sql(statement, 1))
             status = await self._writer.execute(sql, *([argument] for argument in arguments))
         return int(status.rpartition(" ")[2])
+
+    def _is_answer(self, error: Exception) -> bool:
+        """True when the statement failed, and neither the connection nor a rival is to blame."""
+        if isinstance(error, asyncpg.InterfaceError):
+            return not self._writer.is_closed()
+        return not isinstance(error, (*_LOST, *_TRY_AGAIN))
+
+    def _lose_writer(self, error: Exception) -> None:
+        self._unreachable(error)
+        self._drop_writer()
 
     def _drop_writer(self) -> None:
         writer, self._writer = self._writer, None
@@ -384,6 +421,8 @@ class PostgresStore(Store):
                 self._closing = False
 
     def _release(self) -> None:
+        if self._flusher is not None:
+            self._flusher.cancel()  # it would connect again, and write
         self._drop_writer()
         if self._readers is not None:
             self._readers.terminate()
@@ -423,6 +462,8 @@ def combined_sql(statements: Sequence[Statement | BulkStatement]) -> str:
 
 def _is_of_a_batch(error: Exception) -> bool:
     """True when a batch's own data is to blame: bad values, broken constraints."""
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return False
     state = getattr(error, "sqlstate", None)
     return state is None or state[:2] in ("21", "22", "23", "42", "54")
 
@@ -432,6 +473,3 @@ def _without_password(dsn: str) -> str:
     if parts.password is None:
         return dsn
     return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}", ":…")))
-
-
-__all__ = ["Argument", "PostgresStore", "combined_sql", "open_postgres"]

@@ -26,7 +26,7 @@ from outlast.store import fencing, schema
 from outlast.store.attempt import Attempt, Verdict
 from outlast.store.base import Row, Store, StoreOptions
 from outlast.store.fsync import SlowDisk, sync_data
-from outlast.store.grouping import advances, results_from, slots_of, take_group
+from outlast.store.grouping import results_from, slots_of, take_group
 from outlast.store.lock import FileLock
 from outlast.store.operations import Argument, Batch, Fence, Query
 
@@ -228,7 +228,7 @@ class SqliteStore(Store):
         db, group, probe = self._db, attempt.group, self.options.probe
         db.execute("BEGIN IMMEDIATE")
         try:
-            verdicts = self._quickly(group[0]) if len(group) == 1 else self._together(group)
+            verdicts = self._quickly(group[0]) if len(group) == 1 else self._together(attempt)
         except _BATCH_ERRORS as error:
             if isinstance(error, sqlite3.Error) and _trouble(error) != "batch":
                 raise
@@ -248,10 +248,10 @@ class SqliteStore(Store):
         if probe is not None:
             probe.after_commit(group)
 
-    def _together(self, group: list[Batch]) -> list[Verdict] | None:
+    def _together(self, attempt: Attempt) -> list[Verdict] | None:
         """Write all batches with a few statements; None when one of them has to be singled out."""
         execute, executemany = self._db.execute, self._db.executemany
-        counts = advances(group)
+        group, counts = attempt.group, attempt.counts
         guards: dict[str, list[tuple[Argument, ...]]] = {}
         for fence, count in counts.items():
             statement, arguments = fencing.guard(fence, count)
@@ -259,7 +259,7 @@ class SqliteStore(Store):
         for sql, rows in guards.items():
             if executemany(sql, rows).rowcount != len(rows):
                 return None
-        slots = slots_of(group)
+        slots = slots_of(group, counts)
         touched = [
             execute(slot.statement.sqlite, slot.rows[0]).rowcount
             if len(slot.rows) == 1

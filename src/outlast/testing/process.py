@@ -67,6 +67,7 @@ class Worker:
         order = {**self._order, "kill_at": _point(kill_at)}
         self._process = process = subprocess.Popen(
             [sys.executable, "-m", "outlast.testing.worker", json.dumps(order)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -96,8 +97,9 @@ class Worker:
             ) from None
         finally:
             reader.join(timeout)
-            if process.stdout is not None:
-                process.stdout.close()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
         output = "".join(lines)
         killed = code == -signal.SIGKILL
         if code and not killed:

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,5 +67,12 @@ async def main(order: dict[str, Any]) -> None:
         await host.until_settled()
 
 
+def end_with_the_parent() -> None:
+    """Whoever started this has its other end of stdin. When that closes, nobody is left to kill it."""
+    sys.stdin.read()
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
     asyncio.run(main(json.loads(sys.argv[1])))

@@ -1,0 +1,112 @@
+"""What outlast promises of its own speed, judged against a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.report import Medians, number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Reading the clock and waking from a sleep is not idling's fault; polling would cost more.
+NO_IDLE_CPU_PCT = 0.2
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One promise: what was measured, and the most (or least) it may be."""
+
+    claim: str
+    value: float | None
+    limit: float
+    unit: str
+    at_least: bool = False
+
+    @property
+    def verdict(self) -> str:
+        if self.value is None:
+            return "NOT RUN"
+        met = self.value >= self.limit if self.at_least else self.value <= self.limit
+        return "PASS" if met else "MISS"
+
+    def __str__(self) -> str:
+        measured = "" if self.value is None else f"{number(self.value)}{self.unit}"
+        bound = f"{'at least' if self.at_least else 'at most'} {self.limit:g}{self.unit}"
+        return f"{self.verdict:<8}{self.claim:<62}{measured:>10}   {bound}"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Medians, asked for by name; what was not measured is None, and so is what follows from it."""
+
+    found: Medians
+
+    def get(self, workload: str, system: str, metric: str) -> float | None:
+        """One metric of one system."""
+        return self.found.get((workload, system), {}).get(metric)
+
+    def best(self, workload: str, family: str, metric: str) -> float | None:
+        """The least of a family's variants: the comparison that flatters us least."""
+        values = [
+            metrics[metric]
+            for (measured, system), metrics in self.found.items()
+            if measured == workload and system.startswith(family)
+        ]
+        return min(values, default=None)
+
+    def over_floor(self, workload: str, against: str, metric: str) -> float | None:
+        """Ours as a multiple of the floor's."""
+        ours = self.get(workload, f"ours-{against}", metric)
+        return divided(ours, self.get(workload, f"floor-{against}", metric))
+
+    def growth(self, metric: str) -> float | None:
+        """What the idle agents add to an empty store's host."""
+        full, empty = self.get("w5", "ours-idle", metric), self.get("w5", "ours-empty", metric)
+        return None if full is None or empty is None else full - empty
+
+
+def divided(a: float | None, b: float | None) -> float | None:
+    """a / b, where both are known."""
+    return a / b if a is not None and b else None
+
+
+def peer_bars(numbers: Numbers) -> Iterator[Bar]:
+    """Ours as a share of each peer's cheapest variant, on the same engine."""
+    for engine, against, peer, family, limit in (
+        ("SQLite", "full", "LangGraph", "langgraph-sqlite", 0.2),
+        ("SQLite", "full", "DBOS", "dbos-sqlite", 0.1),
+        ("PostgreSQL", "postgres", "LangGraph", "langgraph-postgres", 0.2),
+        ("PostgreSQL", "postgres", "DBOS", "dbos-postgres", 0.2),
+    ):
+        ours = numbers.get("w1", f"ours-{against}", "cpu_us")
+        share = divided(ours, numbers.best("w1", family, "cpu_us"))
+        yield Bar(f"stash on {engine}: CPU against {peer}", share, limit, "x")
+
+
+def bars(found: Medians) -> Iterator[Bar]:
+    """All of them, in the order of the workloads."""
+    numbers = Numbers(found)
+    get, over_floor = numbers.get, numbers.over_floor
+    yield Bar(
+        "fsynced stash: CPU against plain sqlite3", over_floor("w1", "full", "cpu_us"), 3, "x"
+    )
+    yield Bar(
+        "fsynced stash: wall against plain sqlite3", over_floor("w1", "full", "wall_us"), 2.5, "x"
+    )
+    yield Bar("stash at NORMAL: CPU", get("w1", "ours-normal", "cpu_us"), 100, " µs")
+    yield from peer_bars(numbers)
+    yield Bar("commit beside a busy coroutine: p99", get("w1b", "ours-busy", "p99_ms"), 20, " ms")
+    for against, who in (("100-agents", "in 100 agents"), ("1-agent", "in 1 agent")):
+        rate = over_floor("w1c", against, "per_s")
+        yield Bar(f"100 stashers {who}: rate against a bare writer", rate, 0.5, "x", at_least=True)
+        yield Bar(
+            f"100 stashers {who}: CPU each", get("w1c", f"ours-{against}", "cpu_us"), 20, " µs"
+        )
+    yield Bar("100,000 idle agents: memory", numbers.growth("rss_mb"), 5, " MB")
+    yield Bar(
+        "100,000 idle agents: CPU", get("w5", "ours-idle", "idle_cpu_pct"), NO_IDLE_CPU_PCT, " %"
+    )
+    yield Bar("100,000 idle agents: waking one", get("w5", "ours-idle", "wake_ms"), 2, " ms")
+    yield Bar("importing Agent and Host", get("import", "ours-import", "wall_ms"), 200, " ms")

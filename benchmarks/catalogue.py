@@ -1,0 +1,61 @@
+"""Every workload, and every job of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.meter import Metrics
+    from benchmarks.place import Place
+
+
+@dataclass(frozen=True)
+class Job:
+    """One workload on one system."""
+
+    workload: str
+    system: str
+    """The family (`floor`, `ours`, `dbos`, ...), a hyphen, and the variant."""
+    label: str
+    against: str
+    """What it is compared with: `floor-{against}` and `ours-{against}` of the same workload."""
+    run: Callable[[Place, int], Metrics]
+    size: int
+    """How many operations (or seconds, or agents) a full run measures."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload} {self.system}"
+
+    @property
+    def needs_postgres(self) -> bool:
+        return self.against == "postgres"
+
+    @property
+    def needs_restate(self) -> bool:
+        return self.system.startswith("restate") and self.workload != "import"
+
+
+WORKLOADS = {
+    "w1": "One durable checkpoint after another (about 200 bytes, in a running unit)",
+    "w1b": "Commit latency of 100 writers beside a coroutine that keeps the loop busy",
+    "w1c": "100 concurrent checkpointers",
+    "w2": "Start and finish an empty durable unit, one after another",
+    "w2c": "Start and finish an empty durable unit, 100 at a time",
+    "w5": "A fresh host over a store that knows 100,000 idle agents",
+    "import": "Import time in a fresh process, without the interpreter's own start",
+}
+
+
+def jobs() -> list[Job]:
+    """All jobs, in the order of the tables."""
+    from benchmarks import floors, imports, ours
+    from benchmarks.peers import dbos, langgraph, restate
+
+    sources = (floors, langgraph, dbos, restate, imports, ours)
+    found = [job for source in sources for job in source.JOBS]
+    order = list(WORKLOADS)
+    return sorted(found, key=lambda job: order.index(job.workload))

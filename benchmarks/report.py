@@ -1,0 +1,125 @@
+"""Medians, and the tables made of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.catalogue import WORKLOADS, Job
+from benchmarks.meter import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from benchmarks.runner import Outcome
+
+Medians = dict[tuple[str, str], Metrics]
+"""(workload, system) to its metrics."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One metric of a table; with `ratios`, also as a multiple of the floor's and of ours."""
+
+    title: str
+    metric: str
+    ratios: bool = True
+
+
+EACH = (Column("wall µs", "wall_us"), Column("CPU µs", "cpu_us"))
+RATE = Column("per s", "per_s", ratios=False)
+COLUMNS: Mapping[str, tuple[Column, ...]] = {
+    "w1": EACH,
+    "w1b": (
+        Column("p50 ms", "p50_ms", ratios=False),
+        Column("p99 ms", "p99_ms"),
+        Column("max ms", "max_ms", ratios=False),
+        RATE,
+    ),
+    "w1c": (*EACH, RATE),
+    "w2": EACH,
+    "w2c": (*EACH, RATE),
+    "w5": (
+        Column("RSS MB", "rss_mb", ratios=False),
+        Column("idle CPU %", "idle_cpu_pct", ratios=False),
+        Column("wake ms", "wake_ms", ratios=False),
+    ),
+    "import": (Column("wall ms", "wall_ms"), Column("CPU ms", "cpu_ms")),
+}
+
+
+def medians(outcomes: Iterable[Outcome]) -> Medians:
+    """The median of each metric over the repeats that worked."""
+    runs: dict[tuple[str, str], list[Metrics]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.metrics:
+            runs[outcome.job.workload, outcome.job.system].append(outcome.metrics)
+    return {
+        key: {name: statistics.median(one[name] for one in several) for name in several[0]}
+        for key, several in runs.items()
+    }
+
+
+def number(value: float) -> str:
+    """Three significant digits or so, with thousands separated."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def ratio(value: float, base: float | None) -> str:
+    """How many times the base, or nothing to compare with."""
+    return f"{number(value / base)}x" if base else ""
+
+
+def spread(outcomes: list[Outcome], metric: str) -> str:
+    """From the least to the most of the repeats, if there were several."""
+    values = [one.metrics[metric] for one in outcomes if one.metrics]
+    return f"{number(min(values))}-{number(max(values))}" if len(values) > 1 else ""
+
+
+def heads(workload: str) -> list[str]:
+    """The titles of a table's columns."""
+    titles = ["system"]
+    for column in COLUMNS[workload]:
+        titles += [column.title, *(["min-max", "x floor", "x ours"] if column.ratios else [])]
+    return titles
+
+
+def cells(job: Job, outcomes: list[Outcome], found: Medians) -> list[str]:
+    """A job's row: its label, then for each column the median and what goes with it."""
+    row = [job.label]
+    mine = found[job.workload, job.system]
+    for column in COLUMNS[job.workload]:
+        value = mine[column.metric]
+        row.append(number(value))
+        if column.ratios:
+            row.append(spread(outcomes, column.metric))
+            for other in ("floor", "ours"):
+                theirs = found.get((job.workload, f"{other}-{job.against}"), {})
+                row.append(ratio(value, theirs.get(column.metric)))
+    return row
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """Lines of text, without the columns that have a title only."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    padded = []
+    for k, column in enumerate(columns):
+        width = max(map(len, column))
+        padded.append([f"{cell:<{width}}" if k == 0 else f"{cell:>{width}}" for cell in column])
+    return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
+
+
+def table(workload: str, outcomes: list[Outcome], found: Medians) -> str:
+    """One workload as text; jobs without metrics follow, and say why."""
+    by_job: dict[Job, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_job[outcome.job].append(outcome)
+    measured = [job for job in by_job if (workload, job.system) in found]
+    rows = [heads(workload), *(cells(job, by_job[job], found) for job in measured)]
+    lines = aligned(rows) if measured else []
+    lines += [f"{job.label}: {by_job[job][-1].problem}" for job in by_job if job not in measured]
+    return "\n  ".join([f"{workload.upper()}  {WORKLOADS[workload]}", *lines])
