@@ -222,3 +222,72 @@ async def test_a_key_taken_meanwhile_refuses_the_whole_block_and_the_agent_goes_
         await host.get(Booker, "a").do(book)
         await host.until_settled()
         assert await fiber_rows(host, "status") == [("completed",)]
+
+
+async def test_cancelling_whoever_commits_takes_nothing_back(store_url: str) -> None:
+    """Handed over means it will be tried: memory and store must agree on the outcome."""
+    async with hosting(Booker, url=store_url) as host:
+        ran: list[str] = []
+
+        async def inner(fiber: FiberContext) -> None:
+            ran.append(fiber.name)
+
+        async def book(agent: Booker) -> None:
+            async def outer(fiber: FiberContext) -> None:
+                async def block() -> None:
+                    async with agent.commit():
+                        await fiber.stash("in the block")
+                        agent.run_fiber("inner", inner)
+
+                for work in (block(), fiber.stash("alone")):
+                    task = asyncio.create_task(work)
+                    await asyncio.sleep(0)  # it has handed its batch over
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+                    assert f'"{fiber.snapshot}"' in [row[2] for row in await fiber_rows(host)]
+                assert fiber.snapshot == "alone"
+
+            await agent.run_fiber("outer", outer)
+
+        await host.get(Booker, "a").do(book)
+        await host.until_settled()
+        assert ran == ["inner"]
+        assert await fiber_rows(host) == []
+
+
+async def test_a_fiber_is_stopped_even_if_whoever_cancelled_it_is_cancelled(
+    sqlite_url: str,
+) -> None:
+    async with hosting(Booker, url=sqlite_url) as host:
+
+        async def book(agent: Booker) -> None:
+            await agent.start_fiber("w", forever, id="w")
+            task = asyncio.create_task(agent.cancel_fiber("w"))
+            await asyncio.sleep(0)  # it has handed its batch over
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        await host.get(Booker, "a").do(book)
+        await host.until_settled()
+        assert await fiber_rows(host, "status") == [("aborted",)]
+
+
+async def test_keep_alive_while_takes_an_awaitable_or_a_function(sqlite_url: str) -> None:
+    async with hosting(Booker, url=sqlite_url) as host:
+
+        async def work() -> str:
+            return "value"
+
+        async def fail() -> None:
+            raise ValueError("passed through")
+
+        async def book(agent: Booker) -> None:
+            assert await agent.keep_alive_while(work()) == "value"
+            assert await agent.keep_alive_while(work) == "value"
+            with pytest.raises(ValueError, match="passed through"):
+                await agent.keep_alive_while(fail)
+
+        await host.get(Booker, "a").do(book)
+        assert host.statistics().held == 0

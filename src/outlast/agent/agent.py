@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -136,8 +136,8 @@ class Agent:
         """Stay in memory until the lease is released. It writes nothing and survives nothing."""
         return Lease(self._activation)
 
-    async def keep_alive_while(self, work: Awaitable[T]) -> T:
-        """Stay in memory while `work` is awaited."""
+    async def keep_alive_while(self, work: Awaitable[T] | Callable[[], Awaitable[T]]) -> T:
+        """Stay in memory while `work` (an awaitable, or a function that returns one) is awaited."""
         return await keep_alive_while(self._activation, work)
 
     # --- fibers ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import logging
@@ -64,7 +65,7 @@ class Fiber:
     def cancel(self) -> None:
         """By its user's wish. A task that has not begun could not see to its row, so it may begin."""
         self.cancelled = True
-        if self.begun and self.task is not None:
+        if self.running and self.begun and self.task is not None:
             self.task.cancel()
 
     async def stash(self, data: Any) -> None:
@@ -76,21 +77,26 @@ class Fiber:
         if self.tries:
             operations.append((rows.PROGRESS, (fibers.agent, self.id)))
 
-        def durable() -> None:
-            self.snapshot = text
-            self.tries = 0
-
         unit = fibers.commits.current()
         if unit is not None:
-            unit.add(operations, durable)
+            unit.add(operations, lambda: self._stashed(text))
             return
+        outcome = fibers.commits.commit(operations)
         try:
-            await fibers.commits.commit(operations)
-            durable()
+            await outcome
+            self._stashed(text)
+        except asyncio.CancelledError:
+            if outcome.done() and outcome.exception() is None:
+                self._stashed(text)  # a commit cannot be cancelled
+            raise
         except CommitRefused:
             raise NotInFiber(
                 f"the fiber {self.name!r} ({self.id}) was cancelled or removed; nothing was stashed"
             ) from None
+
+    def _stashed(self, text: str) -> None:
+        self.snapshot = text
+        self.tries = 0
 
 
 class FiberContext:
@@ -378,7 +384,10 @@ class Fibers:
         else:
             operation = rows.DELETE, (self.agent, fiber.id)
         try:
-            touched = await self.commits.commit([operation])
+            outcome = self.commits.commit([operation])
+            with contextlib.suppress(asyncio.CancelledError):  # it is at its end anyway
+                await outcome
+            touched = outcome.result()
         except OutlastError as failure:
             logger.warning("%s: the end of %r was not stored: %s", self.agent, fiber.name, failure)
             self._interrupted(fiber)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -48,7 +48,9 @@ class Lease:
         self.release()
 
 
-async def keep_alive_while(activation: Activation, work: Awaitable[T]) -> T:
+async def keep_alive_while(
+    activation: Activation, work: Awaitable[T] | Callable[[], Awaitable[T]]
+) -> T:
     """Await `work` under a lease; its value or its exception passes through."""
     with Lease(activation):
-        return await work
+        return await (work() if callable(work) else work)

@@ -64,15 +64,28 @@ class Unit:
         self.is_open = False
         assert self._token is not None
         _open_unit.reset(self._token)
-        try:
-            if error is None and self._operations:
-                await self._commits.commit(self._operations)
-        except BaseException as failure:
-            self._give_up(failure)
-            raise
         if error is not None:
             self._give_up(error)
-            return
+        elif not self._operations:
+            self._durable()
+        else:
+            try:
+                outcome = self._commits.commit(self._operations)
+            except BaseException as failure:
+                self._give_up(failure)
+                raise
+            outcome.add_done_callback(self._concluded)
+            await outcome
+
+    def _concluded(self, outcome: asyncio.Future[tuple[int, ...]]) -> None:
+        """Called with the outcome also when whoever waited for it has been cancelled meanwhile."""
+        failure = outcome.exception()
+        if failure is None:
+            self._durable()
+        else:
+            self._give_up(failure)
+
+    def _durable(self) -> None:
         for then in self._then:
             then()
         if self.committed is not None and not self.committed.done():
@@ -122,10 +135,10 @@ class Commits:
         if unit is not None:
             unit.add(operations, then)
             return None
-        touched = await self.commit(operations)
-        if then is not None:
-            then()
-        return touched
+        outcome = self.commit(operations)
+        if then is not None:  # also when whoever waits is cancelled: it is durable all the same
+            outcome.add_done_callback(lambda done: None if done.exception() else then())
+        return await outcome
 
     def commit(self, operations: list[Operation]) -> asyncio.Future[tuple[int, ...]]:
         """A commit of its own, whatever block is open. It is handed over now; await its outcome."""

@@ -1,4 +1,6 @@
-"""The statements that guard a commit: fence, order check and outcome marker in one."""
+"""The statements that guard a commit: fence, order check and outcome marker in one.
+
+`ADVANCE` under an epoch that is held; before that, `CREATE` or `TAKE`, which begin one."""
 
 from __future__ import annotations
 
@@ -6,6 +8,27 @@ from outlast.store.operations import Argument, Fence, Query, Statement
 
 ADVANCE = Statement(
     "agents advance",
+    sqlite="""
+        UPDATE agents SET commit_no = ?5 WHERE root = ?1 AND epoch = ?2 AND owner = ?3 AND commit_no = ?4
+    """,
+    postgres="""
+        UPDATE agents SET commit_no = u.commit_no FROM {rows}
+        WHERE agents.root = u.root AND agents.epoch = u.epoch AND agents.owner = u.owner
+          AND agents.commit_no = u.old_commit_no
+    """,
+    columns=[
+        ("root", "text"),
+        ("epoch", "bigint"),
+        ("owner", "text"),
+        ("old_commit_no", "bigint"),
+        ("commit_no", "bigint"),
+    ],
+    key=1,
+    expect=True,
+)
+
+TAKE = Statement(
+    "agents take",
     sqlite="""
         UPDATE agents SET epoch = ?2, owner = ?3, commit_no = ?4
         WHERE root = ?1 AND epoch = ?5 AND owner = ?6 AND commit_no = ?7
@@ -51,11 +74,10 @@ def guard(fence: Fence, count: int) -> tuple[Statement, tuple[Argument, ...]]:
     """The operation that lets `count` more commits through, if the fence still stands."""
     reached = fence.commit_no + count
     if fence.held:
-        same = (fence.epoch, fence.owner)
-        return ADVANCE, (fence.root, *same, reached, *same, fence.commit_no)
+        return ADVANCE, (fence.root, fence.epoch, fence.owner, fence.commit_no, reached)
     if fence.known is None:
         return CREATE, (fence.root, fence.epoch, fence.owner, reached)
-    return ADVANCE, (fence.root, fence.epoch, fence.owner, reached, *fence.known)
+    return TAKE, (fence.root, fence.epoch, fence.owner, reached, *fence.known)
 
 
 def has_reached(fence: Fence, row: tuple[int, str, int] | None, commit_no: int) -> bool:
