@@ -65,10 +65,13 @@ class SlowDisk:
 
     def sync(self, loop: asyncio.AbstractEventLoop, done: Callable[[OSError | None], None]) -> None:
         """Make the log durable in a thread, then call `done` on the loop."""
+        try:
+            descriptor = self._opened()
+        except OSError as error:
+            loop.call_soon(done, error)
+            return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "outlast-fsync")
-            self._descriptor = os.open(self._wal, os.O_RDWR | os.O_CLOEXEC)
-            _sync_folder(self._wal.parent)  # the log's own name must be durable too
         self.syncing = True
         finished = threading.Event()
         started = loop.time()
@@ -77,9 +80,8 @@ class SlowDisk:
             begun = time.perf_counter()
             error: OSError | None = None
             try:
-                assert self._descriptor is not None
-                self._sync(self._descriptor)
-                if os.fstat(self._descriptor).st_size > CHECKPOINT_BYTES:
+                self._sync(descriptor)
+                if os.fstat(descriptor).st_size > CHECKPOINT_BYTES:
                     self._checkpoint()
             except OSError as problem:
                 error = problem
@@ -102,23 +104,43 @@ class SlowDisk:
         self._thread.submit(work)
         loop.call_later(GIVE_WAY_AFTER, give_way)
 
+    def _opened(self) -> int:
+        """The log's descriptor: opened once, and again after `forget`."""
+        if self._descriptor is None:
+            descriptor = os.open(self._wal, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                _sync_folder(self._wal.parent)  # the log's own name must be durable too
+            except OSError:
+                os.close(descriptor)
+                raise
+            self._descriptor = descriptor
+        return self._descriptor
+
+    def forget(self) -> None:
+        """The connection was closed, and perhaps the log was removed with it: open it anew."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
     def _checkpoint(self) -> None:
-        """Move the log into the database, here rather than on the loop. Nobody writes meanwhile."""
+        """Move the log into the database, here rather than on the loop. Nobody writes meanwhile.
+
+        And truncate it: its size is what tells that the next one is due.
+        """
         if self._checkpointer is None:
             database = str(self._wal).removesuffix("-wal")
             self._checkpointer = sqlite3.connect(
                 database, isolation_level=None, timeout=0, check_same_thread=False
             )
         with contextlib.suppress(sqlite3.Error):  # the next one will do it
-            self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            self._checkpointer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         if self._thread is not None:
             self._thread.shutdown(wait=True)
         if self._checkpointer is not None:
             self._checkpointer.close()
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+        self.forget()
 
 
 def _sync_folder(folder: Path) -> None:

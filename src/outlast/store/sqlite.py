@@ -6,6 +6,7 @@ moves to a thread, and only where it is slow (`fsync.SlowDisk`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -351,6 +352,9 @@ class SqliteStore(Store):
 
     def _doubt(self, attempt: Attempt, error: Exception) -> None:
         """The disk failed, so nobody knows whether this is durable: ask it, until it answers."""
+        with contextlib.suppress(sqlite3.Error):
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")  # or it could be read meanwhile
         self._unreachable(error)
         self._writing = attempt
         self._later(lambda: self._ask(attempt))
@@ -360,6 +364,7 @@ class SqliteStore(Store):
             return
         try:
             self._db.close()
+            self._disk.forget()
             self._db = self._connect()
             self._tune(self._db)
             # What the log holds was perhaps never synced. This writes it out, and syncs.
