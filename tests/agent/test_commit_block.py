@@ -200,6 +200,26 @@ async def test_managed_fibers_join_a_block(store_url: str) -> None:
         await host.until_settled()
 
 
+async def test_waiting_inside_the_block_for_what_starts_at_its_end_is_refused(
+    sqlite_url: str,
+) -> None:
+    async with hosting(Booker, url=sqlite_url) as host:
+
+        async def quick(fiber: FiberContext) -> str:
+            return "result"
+
+        async def book(agent: Booker) -> None:
+            async with agent.commit():
+                handle = agent.run_fiber("inner", quick)
+                with pytest.raises(RuntimeError, match="await it after the block"):
+                    await handle
+                with pytest.raises(ValueError, match="wait after the block"):
+                    await agent.start_fiber("inner", quick, wait=True)
+            assert await handle == "result"
+
+        await host.get(Booker, "a").do(book)
+
+
 async def test_a_key_taken_meanwhile_refuses_the_whole_block_and_the_agent_goes_on(
     store_url: str,
 ) -> None:

@@ -110,8 +110,10 @@ async def test_a_function_that_cannot_be_run_leaves_no_row(store_url: str, funct
 @pytest.mark.parametrize(
     ("name", "function", "input", "says"),
     [
-        ("", forever, 1, "needs a name"),
+        ("", forever, 1, "name is not blank"),
         ("a\0b", forever, 1, "NUL"),
+        ("\ud800", forever, 1, "valid Unicode"),
+        ("x" * 1001, forever, 1, "at most 1,000 bytes"),
         ("x", "not a function", 1, "needs an async function"),
         ("x", forever, {1, 2}, "input is a set"),
     ],

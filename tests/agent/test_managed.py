@@ -70,6 +70,18 @@ async def test_an_error_is_kept_with_its_text(store_url: str) -> None:
         assert (done.status, done.error) == ("error", "ValueError: boom")
 
 
+async def test_an_error_with_hostile_text_settles_too(store_url: str) -> None:
+    async with hosting(Manager, url=store_url) as host:
+
+        async def hostile(fiber: FiberContext) -> None:
+            raise ValueError("NUL \0, half \ud800, and " + "long " * 10_000)
+
+        done = await host.get(Manager, "a").start_fiber("work", hostile, wait=True)
+        assert done.status == "error"
+        assert (done.error or "").startswith("ValueError: NUL \ufffd, half \ufffd, and long")
+        assert len(done.error or "") == 10_000
+
+
 @pytest.mark.invariant("A19")
 async def test_fifty_starts_with_one_key_run_the_code_once(store_url: str) -> None:
     async with hosting(Manager, url=store_url) as host:
@@ -101,11 +113,11 @@ async def test_id_and_key_that_disagree_raise_and_blank_ones_too(store_url: str)
             await agent.start_fiber("work", nothing, id="one", idempotency_key="k2")
         with pytest.raises(FiberConflict, match="has the idempotency key 'k1'"):
             await agent.start_fiber("work", nothing, id="one", idempotency_key="new")
-        for blank in ("", "  ", "a\0"):
-            with pytest.raises(FiberConflict, match="not blank"):
-                await agent.start_fiber("work", nothing, id=blank)
-            with pytest.raises(FiberConflict, match="not blank"):
-                await agent.start_fiber("work", nothing, idempotency_key=blank)
+        for bad in ("", "  ", "a\0", "\ud800", "x" * 1001):
+            with pytest.raises(FiberConflict, match="id (is|takes)"):
+                await agent.start_fiber("work", nothing, id=bad)
+            with pytest.raises(FiberConflict, match="idempotency_key (is|takes)"):
+                await agent.start_fiber("work", nothing, idempotency_key=bad)
         assert len(await fiber_rows(host)) == 2
 
 
@@ -233,6 +245,28 @@ async def test_resume_of_a_managed_fiber_keeps_its_id_and_key(store_url: str) ->
         found = await host.get(Manager, "a").start_fiber("work", work, id="w", wait=True)
         assert (found.accepted, found.status) == (False, "completed")
         assert found.snapshot == {"n": "w", "ended": "w"}
+
+
+async def test_a_fiber_started_in_the_hook_of_a_managed_one_goes_on_under_its_record(
+    store_url: str,
+) -> None:
+    await interrupted(store_url, "w")
+    seen: list[Any] = []
+
+    async def other(fiber: FiberContext) -> None:
+        seen.append((fiber.id, fiber.name, fiber.snapshot))
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        agent.run_fiber("other work", other)
+
+    Manager.hook = hook
+    async with hosting(Manager, url=store_url, life="2") as host:
+        await host.until_settled()
+        found = await host.get(Manager, "a").inspect_fiber("w")
+        assert found is not None
+        assert (found.status, found.name) == ("completed", "other work")
+        assert len(await fiber_rows(host)) == 1
+    assert seen == [("w", "other work", {"n": "w"})]
 
 
 async def test_resolve_an_interrupted_one_by_hand(store_url: str) -> None:

@@ -361,6 +361,30 @@ async def test_a_stash_makes_earlier_recoveries_count_no_more(sqlite_url: str) -
     assert attempts == [1] * 10
 
 
+async def test_a_fiber_that_is_resumed_and_dies_again_and_again_is_given_up(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing spins for ever: here the fiber, not the hook, is what never gets anywhere."""
+    await left_behind(sqlite_url, 0)
+    deaths: list[float] = []
+
+    async def dies(fiber: FiberContext) -> None:
+        deaths.append(asyncio.get_running_loop().time())
+        raise asyncio.CancelledError  # as it looks when something it awaits was cancelled
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        fiber.resume(dies)
+
+    Recoverer.hook = hook
+    async with hosting(Recoverer, url=sqlite_url) as host:
+        await asyncio.sleep(timedelta(hours=26).total_seconds())
+        assert await fiber_rows(host) == []
+        assert await alarm_rows(host) == []
+    assert 23.9 * 3600 < deaths[-1] - deaths[0] < 24 * 3600
+    assert len(deaths) < 400
+    assert "is dropped" in caplog.text
+
+
 async def test_without_a_hook_the_fiber_is_dropped_with_a_warning(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -472,9 +496,10 @@ DAY = 24 * 3600 * 1000
         (_row(tries=1, interrupted_at=0, retry_at=5000), True, "later"),
         (_row(tries=2, interrupted_at=0, retry_at=5000), False, "now"),
         (_row(tries=3, interrupted_at=0, retry_at=5000), False, "later"),
-        (_row(tries=9, interrupted_at=1000 - DAY, retry_at=5000), True, "too old"),
-        (_row(tries=9, interrupted_at=1001 - DAY, retry_at=5000), True, "later"),
-        (_row(tries=9, interrupted_at=None, retry_at=None, created_at=-9 * DAY), True, "now"),
+        (_row(tries=20, interrupted_at=1000 - DAY, retry_at=5000), True, "too old"),
+        (_row(tries=19, interrupted_at=1000 - DAY, retry_at=5000), True, "later"),
+        (_row(tries=20, interrupted_at=1001 - DAY, retry_at=5000), True, "later"),
+        (_row(tries=20, interrupted_at=None, retry_at=None, created_at=-9 * DAY), True, "now"),
         (_row(tries=0, interrupted_at=1000 - DAY), True, "now"),
     ],
 )
@@ -483,5 +508,5 @@ def test_whose_turn_it_is(row: FiberRow, same_process: bool, turn: str) -> None:
 
 
 def test_max_age_of_zero_drops_nothing() -> None:
-    row = _row(tries=9, interrupted_at=-900 * DAY)
+    row = _row(tries=99, interrupted_at=-900 * DAY)
     assert turn_of(row, 0, FiberRecovery(max_age=0), same_process=True) == "now"

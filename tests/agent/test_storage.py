@@ -118,7 +118,7 @@ async def test_large_values_are_read_too(store_url: str) -> None:
 async def test_a_value_too_large_is_refused_and_the_agent_goes_on(sqlite_url: str) -> None:
     async with hosting(Keeper, url=sqlite_url) as host:
         keeper = host.get(Keeper, "k")
-        with pytest.raises(ValueTooLarge, match="max_value_bytes"):
+        with pytest.raises(ValueTooLarge, match="more than this store accepts"):
             await keeper.put("huge", "x" * (64 * 1024 * 1024))
         await keeper.put("small", 1)
         assert await keeper.list() == {"small": 1}
@@ -145,13 +145,14 @@ async def test_what_is_not_json_is_refused_with_its_place(
 
 
 @pytest.mark.parametrize(
-    ("key", "error"), [("a\0b", ValueError), ("\ud800", ValueError), (5, TypeError)]
+    ("key", "error"),
+    [("a\0b", ValueError), ("\ud800", ValueError), ("ü" * 501, ValueError), (5, TypeError)],
 )
 async def test_a_bad_key_is_refused(sqlite_url: str, key: Any, error: type[Exception]) -> None:
     async with hosting(Keeper, url=sqlite_url) as host:
         keeper = host.get(Keeper, "k")
         for call in (keeper.put(key, 1), keeper.get(key), keeper.delete(key), keeper.list(key)):
-            with pytest.raises(error, match="a storage key is"):
+            with pytest.raises(error, match="a storage key (is|takes)"):
                 await call
 
 

@@ -94,7 +94,7 @@ class Agent:
     async def on_fiber_recovered(self, fiber: FiberRecoveryContext) -> FiberResolution | None:
         """Called with each fiber that a dead process left behind.
 
-        Call `fiber.resume(...)` (or start a new fiber, which then takes its place) to go on. If this
+        Call `fiber.resume(...)` to go on, or `self.run_fiber(...)`: the first one takes its place. If this
         returns without either, the fiber is done with: its row is removed, or for a managed fiber
         settled as the returned `FiberResolution` says (None: `interrupted`). If it raises, it is called
         again later for a plain fiber; a managed one is settled as an error.

@@ -10,6 +10,7 @@ from outlast.agent.fiber_rows import FiberRow
 from outlast.core.clock import seconds
 
 PATIENCE = 3  # tries after which even a new process waits for its turn
+PERSISTENCE = 20  # tries that a fiber gets in any case, however long ago it was interrupted
 LARGEST_EXPONENT = 20
 
 
@@ -18,7 +19,8 @@ class FiberRecovery:
     """How left-behind fibers are recovered. Durations in seconds or as `timedelta`.
 
     `retry` is the wait after the first failure of the hook; it doubles up to `retry_at_most`.
-    A fiber whose hook has failed for `max_age` is dropped, with an event (0: never).
+    A fiber that has got nowhere for `max_age`, because its hook fails or because it dies again and
+    again without having stashed anything, is dropped with an event (0: never).
     A scan that has run for `scan_deadline` makes way, and goes on a moment later.
     """
 
@@ -56,8 +58,8 @@ def turn_of(row: FiberRow, now: int, options: FiberRecovery, *, same_process: bo
     unless that has failed so often that the fiber may be what kills it.
     """
     max_age = int(seconds(options.max_age) * 1000)
-    failing_since = row.interrupted_at if row.tries else None
-    if max_age and failing_since is not None and now - failing_since >= max_age:
+    stuck_since = row.interrupted_at if row.tries >= PERSISTENCE else None
+    if max_age and stuck_since is not None and now - stuck_since >= max_age:
         return "too old"
     must_wait = same_process or row.tries >= PATIENCE
     if must_wait and row.retry_at is not None and row.retry_at > now:

@@ -9,7 +9,7 @@ null. A plain fiber's row is deleted when it ends; a managed one is kept, with i
 | `managed` | 1: started with `start_fiber`, kept after its end |
 | `status` | `pending`, `running`, then one of `completed`, `error`, `aborted`, `interrupted` |
 | `snapshot` | what was stashed last; until then the input |
-| `interrupted_at` | when it was first found left behind, and not taken up since |
+| `interrupted_at` | when it was first found left behind since it last got anywhere |
 | `tries` | how often it was handed to the recovery hook since it last got anywhere |
 | `retry_at` | when it will be handed over again, if that failed |
 """
@@ -101,9 +101,12 @@ STASH = Statement(
 # It got somewhere, so that earlier recoveries no longer count against it.
 PROGRESS = Statement(
     "fibers progress",
-    sqlite="UPDATE fibers SET tries = 0, retry_at = NULL WHERE agent = ? AND id = ?",
+    sqlite="""
+        UPDATE fibers SET tries = 0, retry_at = NULL, interrupted_at = NULL
+        WHERE agent = ? AND id = ?
+    """,
     postgres="""
-        UPDATE fibers SET tries = 0, retry_at = NULL FROM {rows}
+        UPDATE fibers SET tries = 0, retry_at = NULL, interrupted_at = NULL FROM {rows}
         WHERE fibers.agent = u.agent AND fibers.id = u.id
     """,
     columns=[("agent", "text"), ("id", "text")],
@@ -213,15 +216,38 @@ RETRY = Statement(
 RESUME = Statement(
     "fibers resume",
     sqlite="""
-        UPDATE fibers SET status = 'running', started_at = ?3, interrupted_at = NULL
+        UPDATE fibers SET status = 'running', started_at = ?3
         WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
     """,
     postgres="""
-        UPDATE fibers SET status = 'running', started_at = u.started_at, interrupted_at = NULL
-        FROM {rows}
+        UPDATE fibers SET status = 'running', started_at = u.started_at FROM {rows}
         WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.settled_at IS NULL
     """,
     columns=[("agent", "text"), ("id", "text"), ("started_at", "bigint")],
+    key=2,
+    expect=True,
+)
+
+# The same, with other work under the same record.
+REPLACE = Statement(
+    "fibers replace",
+    sqlite="""
+        UPDATE fibers SET status = 'running', name = ?3, snapshot = ?4, started_at = ?5
+        WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
+    """,
+    postgres="""
+        UPDATE fibers SET status = 'running', name = u.name, snapshot = u.snapshot,
+            started_at = u.started_at
+        FROM {rows}
+        WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.settled_at IS NULL
+    """,
+    columns=[
+        ("agent", "text"),
+        ("id", "text"),
+        ("name", "text"),
+        ("snapshot", "text"),
+        ("started_at", "bigint"),
+    ],
     key=2,
     expect=True,
 )

@@ -9,6 +9,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from outlast.agent import fiber_rows as rows
@@ -22,6 +23,7 @@ from outlast.core.errors import (
     NotInFiber,
     OutlastError,
 )
+from outlast.core.text import described, problem_of
 from outlast.host.activation import Activation
 from outlast.store.operations import Operation
 
@@ -47,6 +49,7 @@ class Fiber:
 
     def __init__(self, row: FiberRow, fibers: Fibers, accepted: asyncio.Future[Any]) -> None:
         self.accepted = accepted  # resolved when its row is durable
+        self.unit = fibers.commits.current()  # the commit() block that it is part of
         self.id = row.id
         self.root_id = row.root_id
         self.name = row.name
@@ -156,6 +159,12 @@ class FiberHandle(Generic[T]):
         return True
 
     def __await__(self) -> Generator[Any, None, T]:
+        unit = self._fiber.unit
+        if unit is not None and unit.is_open and self._fiber.fibers.commits.current() is unit:
+            raise RuntimeError(
+                f"the fiber {self.name!r} starts when the commit() block around this ends;"
+                f" await it after the block"
+            )
         self._fiber.awaited = True
         return asyncio.shield(self._fiber.result).__await__()
 
@@ -207,10 +216,16 @@ class Fibers:
         snapshot = json.encode(input, "input") if has_input else None
         recovering = _recovering.get()
         old = recovering.take(self) if recovering is not None else None
-        row = self.new_row(name, snapshot, old=old)
-        operations = [self.insertion(row)]
-        if old is not None:
-            operations.insert(0, (rows.DELETE, (self.agent, old.id)))
+        operations: list[Operation]
+        if old is not None and old.managed:  # its record goes on, under its id and key
+            row = replace(old, name=name, snapshot=snapshot or old.snapshot)
+            now = self.activation.clock.now()
+            operations = [(rows.REPLACE, (self.agent, row.id, name, row.snapshot, now))]
+        else:
+            row = self.new_row(name, snapshot, old=old)
+            operations = [self.insertion(row)]
+            if old is not None:
+                operations.insert(0, (rows.DELETE, (self.agent, old.id)))
         fiber = self.launch(row, function, has_input, operations)
         if recovering is not None and old is not None:
             recovering.replaced.set_result(None)
@@ -356,7 +371,7 @@ class Fibers:
         elif fiber.cancelled:
             await self._end(fiber, "aborted", None, FiberCancelled(f"{fiber.name} was cancelled"))
         elif isinstance(error, Exception):
-            text = f"{type(error).__name__}: {error}"
+            text = described(error)
             if await self._end(fiber, "error", text, error):
                 self._emit("fiber:run:failed", fiber, error=text)
                 if not fiber.awaited:
@@ -449,10 +464,9 @@ class Fibers:
 
 
 def check_function(name: str, function: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"a fiber needs a name, not {name!r}")
-    if "\0" in name:
-        raise ValueError(f"a fiber's name is any text without NUL; {name!r} has one")
+    problem = problem_of(name)
+    if problem is not None:
+        raise ValueError(f"a fiber's name {problem}")
     if not callable(function):
         hint = (
             "; pass the function itself, without calling it"

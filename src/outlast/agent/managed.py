@@ -15,6 +15,7 @@ from outlast.agent.recovery import FiberResolution, Recovery, checked, decoded, 
 from outlast.core import json
 from outlast.core.clock import to_datetime
 from outlast.core.errors import CommitRefused, FiberConflict, FiberInterrupted
+from outlast.core.text import problem_of
 from outlast.store.operations import Query
 
 FiberStatus = Literal["pending", "running", "completed", "error", "aborted", "interrupted"]
@@ -71,6 +72,9 @@ class ManagedFibers:
         check_function(name, function)
         _check_text("id", id)
         _check_text("idempotency_key", idempotency_key)
+        joined = self._fibers.commits.current() is not None
+        if joined and wait:
+            raise ValueError("wait=True inside commit() would wait for ever; wait after the block")
         has_input = input is not UNSET
         snapshot = json.encode(input, "input") if has_input else None
         described = None if metadata is None else json.encode(metadata, "metadata")
@@ -84,7 +88,6 @@ class ManagedFibers:
                 idempotency_key=idempotency_key,
                 metadata=described,
             )
-            joined = self._fibers.commits.current() is not None
             fiber = self._fibers.launch(
                 row, function, has_input, [self._fibers.insertion(row)], claim=True
             )
@@ -244,10 +247,9 @@ def _statuses(status: FiberStatus | Iterable[FiberStatus] | None) -> Sequence[Fi
 
 
 def _check_text(what: str, value: str | None) -> None:
-    if value is None:
-        return
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise FiberConflict(f"{what} is text that is not blank and has no NUL, not {value!r}")
+    problem = None if value is None else problem_of(value)
+    if problem is not None:
+        raise FiberConflict(f"{what} {problem}")
 
 
 def _check_limit(limit: int, most: int) -> None:

@@ -24,6 +24,7 @@ from outlast.agent.fibers import (
 from outlast.core import json
 from outlast.core.clock import seconds, to_datetime
 from outlast.core.errors import FiberConflict, NotInFiber, OutlastError
+from outlast.core.text import described, storable
 from outlast.host.alarms import alarm
 from outlast.store.operations import Operation
 
@@ -238,7 +239,7 @@ class Recovery:
                 return False
             if not row.managed:
                 return True
-            resolution = FiberResolution("error", f"{type(error).__name__}: {error}")
+            resolution = FiberResolution("error", described(error))
         if place.replaced.done():
             return False
         await self._fibers.commits.commit([self._ending(row, resolution)])
@@ -259,12 +260,12 @@ class Recovery:
         """Its hook has failed for too long."""
         self._emit("fiber:recovery:skipped", row, reason="max_age_exceeded")
         logger.error(
-            "%s: the fiber %r (%s) is dropped: its recovery has failed for longer than max_age",
+            "%s: the fiber %r (%s) is dropped: it has got nowhere for longer than max_age",
             self._fibers.agent,
             row.name,
             row.id,
         )
-        gone = FiberResolution("error", "its recovery failed for longer than max_age")
+        gone = FiberResolution("error", "it got nowhere for longer than max_age")
         await self._fibers.commits.commit([self._ending(row, gone)])
         if self.on_settled is not None:
             self.on_settled(row.id)
@@ -307,7 +308,7 @@ def settlement(
         agent,
         id,
         resolution.status,
-        resolution.error,
+        None if resolution.error is None else storable(resolution.error),
         now,
         None if resolution.metadata is None else json.encode(resolution.metadata, "metadata"),
         None if resolution.snapshot is None else json.encode(resolution.snapshot, "snapshot"),

@@ -8,6 +8,7 @@ from typing import Any
 from outlast.agent.unit import Commits
 from outlast.core import json
 from outlast.core.errors import CorruptValue
+from outlast.core.text import problem_of
 from outlast.store.base import Store
 from outlast.store.operations import Query, Statement
 
@@ -156,12 +157,7 @@ def end_of(prefix: str) -> str | None:
 
 
 def _check_key(key: str) -> None:
-    if type(key) is not str:
-        raise TypeError(f"a storage key is text, not {type(key).__name__} ({key!r})")
-    if not key.isascii() or "\0" in key:
-        if "\0" in key:
-            raise ValueError(f"a storage key is any text without NUL; {key!r} has one")
-        try:
-            key.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"a storage key is valid Unicode text; {key!r} is not") from None
+    problem = problem_of(key, blank=True)
+    if problem is not None:
+        kind = ValueError if isinstance(key, str) else TypeError
+        raise kind(f"a storage key {problem}")

@@ -6,6 +6,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 class Clock(Protocol):
     """Where a host takes wall time from. Timeouts and sleeps use the event loop's time instead."""
@@ -30,7 +32,7 @@ def to_datetime(milliseconds: int) -> datetime:
     assert to_datetime(0).isoformat() == "1970-01-01T00:00:00+00:00"
     ```
     """
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def seconds(duration: float | timedelta) -> float:

@@ -50,13 +50,15 @@ class Events:
     def subscribe(self, channel: str, listener: Listener) -> Callable[[], None]:
         """Call `listener` with each event of `channel` ("*": of all); returns what ends that."""
         self._listeners.setdefault(channel, []).append(listener)
+        ended = False
 
         def unsubscribe() -> None:
-            listeners = self._listeners.get(channel, [])
-            if listener in listeners:
-                listeners.remove(listener)
-            if not listeners:
-                self._listeners.pop(channel, None)
+            nonlocal ended
+            if not ended:  # once: the same listener may be subscribed a second time
+                ended = True
+                self._listeners[channel].remove(listener)
+                if not self._listeners[channel]:
+                    del self._listeners[channel]
 
         return unsubscribe
 

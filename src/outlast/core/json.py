@@ -91,10 +91,15 @@ def _complain(value: object, path: str, depth: int) -> None:
         )
 
 
+def mended_text(text: str) -> str:
+    """The same text with half surrogate pairs replaced: every store takes it."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _mended(value: object) -> object:
     """The same value with half surrogate pairs replaced, in keys too."""
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return mended_text(value)
     if isinstance(value, dict):
         return {_mended(key): _mended(item) for key, item in value.items()}
     if isinstance(value, list):

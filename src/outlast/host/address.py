@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from outlast.core.errors import InvalidName
 
-MAX_BYTES = 2000  # of the whole text; PostgreSQL indexes keys up to about 2,700
+MAX_BYTES = 1000  # of the whole text; PostgreSQL indexes about 2,700, and a key comes on top
 _FRAGILE = ("", ".", "..")
 
 
@@ -57,12 +57,19 @@ class Address:
         segments = text.split("/")
         if len(segments) < 2 or len(segments) % 2:
             raise InvalidName(f"{text!r} is not an address; those look like Class/name")
-        pairs = zip(segments[::2], segments[1::2], strict=True)
-        return cls(tuple((kind, _unescaped(name)) for kind, name in pairs))
+        address = cls(())
+        try:
+            for kind, name in zip(segments[::2], segments[1::2], strict=True):
+                address = address.child(unquote(kind, errors="strict"), _unescaped(name))
+        except UnicodeDecodeError:
+            raise InvalidName(
+                f"{text!r} is not an address: it holds bytes that are no text"
+            ) from None
+        return address
 
     @cached_property
     def text(self) -> str:
-        return "/".join(f"{kind}/{_escaped(name)}" for kind, name in self.path)
+        return "/".join(f"{quote(kind, safe='')}/{_escaped(name)}" for kind, name in self.path)
 
     @property
     def kind(self) -> str:
@@ -87,4 +94,5 @@ def _escaped(name: str) -> str:
 
 
 def _unescaped(segment: str) -> str:
-    return unquote(segment, errors="surrogatepass").removeprefix("\0")
+    name = unquote(segment, errors="surrogatepass")
+    return name[1:] if name[:1] == "\0" and name[1:] in _FRAGILE else name

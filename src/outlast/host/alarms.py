@@ -18,6 +18,8 @@ from outlast.store.operations import Argument, Operation, Query, Statement
 
 logger = logging.getLogger("outlast.host")
 
+Key = tuple[str, str]  # agent, source
+
 LONGEST_SLEEP = 30.0  # seconds; then the wall clock is read again, in case it was set
 MOST_AT_ONCE = 100
 FIRST_RETRY = 1_000  # milliseconds
@@ -77,9 +79,10 @@ class Alarms:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for: int | None = None
         self._round: asyncio.Task[None] | None = None
-        self._firing: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._failures: dict[tuple[str, str], tuple[int, int]] = {}  # how often; not before
-        self._fired: dict[tuple[str, str], int] = {}  # the `wake_at` that was last seen to
+        self._firing: dict[Key, asyncio.Task[None]] = {}
+        self._failures: dict[Key, tuple[int, int]] = {}  # how often; not before
+        self._fired: dict[Key, int] = {}  # the `wake_at` of what was seen to, until its row is read
+        self._heard: int | None = None  # the earliest that was set while rows were being read
         self._again = False
         self._stopped = False
 
@@ -104,6 +107,8 @@ class Alarms:
 
     def heard(self, wake_at: int) -> None:
         """An alarm was set: be there in time."""
+        if self._round is not None and (self._heard is None or wake_at < self._heard):
+            self._heard = wake_at  # perhaps too late for the rows that are being read
         if self._armed_for is None or wake_at < self._armed_for:
             self._arm(wake_at)
 
@@ -118,14 +123,20 @@ class Alarms:
         try:
             while True:
                 self._again = False
-                known = len(self._firing) + len(self._failures)
+                self._heard = None
+                fired, self._fired = self._fired, {}
+                most = MOST_AT_ONCE + len(self._firing) + len(self._failures)
                 try:
-                    rows = await self._store.fetch(_EARLIEST, MOST_AT_ONCE + known)
+                    rows = await self._store.fetch(_EARLIEST, most)
                 except OutlastError as error:
+                    self._fired = fired | self._fired
                     if not self._stopped:
                         logger.error("alarms cannot be read: %s", error)
                         self._arm(self._clock.now() + FIRST_RETRY)
                     return
+                if self._stopped:
+                    return
+                self._judge(fired, rows, is_all=len(rows) < most)
                 self._settle_on(rows)
                 if not self._again:
                     return
@@ -133,16 +144,27 @@ class Alarms:
             self._round = None
             self._on_quiet()
 
+    def _judge(self, fired: dict[Key, int], rows: list[tuple[str, str, int]], is_all: bool) -> None:
+        """Whoever was woken has moved or removed its row, or it has failed."""
+        stored = {(agent, source): wake_at for agent, source, wake_at in rows}
+        for key, wake_at in fired.items():
+            if stored.get(key) == wake_at:
+                self._failed(key, "it was woken and left its alarm as it was")
+            else:
+                self._failures.pop(key, None)
+        if is_all:
+            gone = self._failures.keys() - stored.keys() - self._firing.keys()
+            for key in gone:
+                del self._failures[key]
+
     def _settle_on(self, rows: list[tuple[str, str, int]]) -> None:
         """Fire the due ones, and set the timer for the first that is not."""
         now = self._clock.now()
-        following: int | None = None
+        following = self._heard
         for agent, source, wake_at in rows:
             key = (agent, source)
-            if key in self._firing:
-                continue
-            if self._fired.pop(key, None) == wake_at:
-                self._failed(key, "it was woken and left its alarm as it was")
+            if key in self._firing or key in self._fired:
+                continue  # what is seen to by now was read too early: look again
             at = max(wake_at, self._failures.get(key, (0, 0))[1])
             if at > now:
                 following = at if following is None else min(following, at)
@@ -154,18 +176,22 @@ class Alarms:
         if following is not None:
             self._arm(following)
 
-    async def _fire_one(self, key: tuple[str, str], wake_at: int) -> None:
+    async def _fire_one(self, key: Key, wake_at: int) -> None:
         try:
             await self._fire(*key)
-            self._failures.pop(key, None)
             self._fired[key] = wake_at
+        except asyncio.CancelledError:
+            self._failed(key, "it was interrupted")
+            this = asyncio.current_task()
+            if this is not None and this.cancelling():
+                raise  # not its work was cancelled, but this task: the host stops
         except Exception as error:
             self._failed(key, error)
         finally:
             del self._firing[key]
             self.look()
 
-    def _failed(self, key: tuple[str, str], why: object) -> None:
+    def _failed(self, key: Key, why: object) -> None:
         """Try this one again, later and later."""
         count = self._failures.get(key, (0, 0))[0] + 1
         delay = min(LAST_RETRY, FIRST_RETRY * 2 ** (count - 1))

@@ -21,6 +21,8 @@ from outlast.core.errors import (
     HostStopped,
     OutlastError,
     OwnershipLost,
+    StoreClosed,
+    StoreError,
     UnknownAgent,
 )
 from outlast.core.events import Events
@@ -31,7 +33,7 @@ from outlast.host.alarms import Alarms
 from outlast.host.hosted import Hosted
 from outlast.host.stub import Stub
 from outlast.store import fencing
-from outlast.store.base import Store
+from outlast.store.base import Row, Store
 from outlast.store.operations import Fence, Query
 from outlast.store.url import open_store
 
@@ -125,6 +127,9 @@ class Host:
         except BaseException:
             self._state = "stopped"
             raise
+        if self._state != "starting":
+            await self.store.close()
+            raise HostStopped("the host was stopped while it was starting")
         self.owner = self.ids.new("owner")
         self._alarms = Alarms(self.store, self.clock, self._fire, on_quiet=self._poke)
         self._state = "running"
@@ -132,15 +137,20 @@ class Host:
 
     async def stop(self, timeout: float | timedelta | None = None) -> None:
         """Let running work finish for `timeout` seconds, leave the rest for the next host, close."""
-        if self._state in ("new", "stopped"):
+        if self._state == "stopping":
+            await self._until(lambda: self._state == "stopped")
+        if self._state != "running":
             self._state = "stopped"
             return
-        if self._state == "running":
-            self._state = "stopping"
+        self._state = "stopping"
+        try:
             await self._drain(self._shutdown_timeout if timeout is None else seconds(timeout))
-            await self.store.close()
-            self._state = "stopped"
-            self._poke()
+        finally:
+            try:
+                await self.store.close()
+            finally:
+                self._state = "stopped"
+                self._poke()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -161,9 +171,15 @@ class Host:
             self._sweep.cancel()
         firing = self._alarms.stop()
         deadline = self._loop.time() + timeout
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                await self._until(self._is_quiet)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._until(self._is_quiet)
+        finally:  # whoever cancels a stopping host wants it sooner, not half stopped
+            await self._leave(firing)
+
+    async def _leave(self, firing: list[asyncio.Task[None]]) -> None:
+        """Stop what still runs, and keep its rows for the next host."""
         reason = HostStopped("the host was stopped")
         for activation in list(self._activations.values()):
             self._end(activation, reason)
@@ -178,8 +194,16 @@ class Host:
 
     def get(self, agent_class: type[A], name: str) -> A:
         """A stub of the agent `name`: call its public async methods. Does no I/O."""
-        if self._classes.get(agent_class.__name__) is not agent_class:
+        if not inspect.isclass(agent_class):
+            raise TypeError(f"get() takes an agent class and a name, not {agent_class!r}")
+        known = self._classes.get(agent_class.__name__)
+        if known is None:
             raise self._unknown(agent_class.__name__)
+        if known is not agent_class:
+            raise UnknownAgent(
+                f"this host runs another class called {known.__name__!r}: {known!r}, not"
+                f" {agent_class!r}"
+            )
         return cast(A, Stub(self, agent_class, Address.of(agent_class.__name__, name)))
 
     @contextlib.asynccontextmanager
@@ -200,7 +224,10 @@ class Host:
         try:
             ready = activation.ready
             if ready is not None:
-                await asyncio.shield(ready)
+                await asyncio.wait({ready})
+                if ready.cancelled() and activation.ended is not None:
+                    raise type(activation.ended)(*activation.ended.args)
+                ready.result()
             assert activation.agent is not None
             yield activation.agent
         finally:
@@ -227,6 +254,7 @@ class Host:
     async def _prepare(self, activation: Activation) -> None:
         """Everything between the wish to reach an agent and its being there."""
         address = activation.address
+        doing = "__init__"
         _inside.set(self)
         try:
             unwinding = self._leaving.get(address)
@@ -239,15 +267,14 @@ class Host:
             activation.fence = fence
             activation.is_continued = known is not None and known[1] == self.owner
             activation.agent = self._classes[address.kind]._make(activation)
+            doing = "on_start"
             await activation.agent._start()
             activation.ready = None
         except OutlastError as error:
             self._end(activation, error)
             raise
         except Exception as error:
-            failure = ActivationFailed(
-                f"{address}: on_start raised {type(error).__name__}: {error}"
-            )
+            failure = ActivationFailed(f"{address}: {doing} raised {type(error).__name__}: {error}")
             self._end(activation, failure)
             raise failure from error
         except BaseException:
@@ -298,7 +325,7 @@ class Host:
 
     def _fence_closed(self, activation: Activation, reason: Exception) -> None:
         """Its writes are refused from now on: discard the object; boot again if that is ours to do."""
-        unfinished = bool(activation.tasks)
+        unfinished = any(task is not activation.ready for task in activation.tasks)
         if isinstance(reason, OwnershipLost):
             logger.warning("%s", reason)
             self.events.emit("fence:lost", activation.address.text, reason=str(reason))
@@ -315,9 +342,12 @@ class Host:
         if self._activations.get(address) is activation:
             del self._activations[address]
         self._idle.pop(activation, None)
+        this = asyncio.current_task()
         if activation.agent is not None:
             activation.agent._leave(reason)
-        unwinding = {task for task in activation.tasks if task is not activation.ready}
+        elif activation.ready is not None and activation.ready is not this:
+            activation.ready.cancel()
+        unwinding = {task for task in activation.tasks if task is not this}
         if unwinding:
             self._leaving.setdefault(address, set()).update(unwinding)
             for task in unwinding:
@@ -340,7 +370,7 @@ class Host:
         if self._state != "running":
             return
         count = self._reboots[address] = self._reboots.get(address, 0) + 1
-        delay = min(LAST_REBOOT, FIRST_REBOOT * 2 ** (count - 1))
+        delay = min(LAST_REBOOT, FIRST_REBOOT * 2 ** min(count - 1, 20))
 
         def reboot() -> None:
             if self._state == "running":
@@ -374,6 +404,7 @@ class Host:
                 async for address in self._addresses(query):
                     await limit.acquire()
                     self._in_background(wake(address), f"wake {address}")
+            self._alarms.look()  # an `on_start` that hangs must not hold up alarms
             for _ in range(self._boot_concurrency):
                 await limit.acquire()
         finally:
@@ -384,7 +415,7 @@ class Host:
     async def _addresses(self, query: Query) -> AsyncIterator[Address]:
         after = ""
         strangers: set[str] = set()
-        while rows := await self.store.fetch(query, after, BOOT_PAGE):
+        while rows := await self._page(query, after):
             for (text,) in rows:
                 after = text
                 try:
@@ -400,6 +431,19 @@ class Host:
                         "there is unfinished work of %s, a class that this host does not run",
                         address.root.kind,
                     )
+
+    async def _page(self, query: Query, after: str) -> list[Row]:
+        """Some of the agents with unfinished work; a store that cannot be read is asked again."""
+        delay = FIRST_REBOOT
+        while True:
+            try:
+                return await self.store.fetch(query, after, BOOT_PAGE)
+            except StoreClosed:
+                raise
+            except StoreError as error:
+                logger.error("unfinished work cannot be looked up, and is again later: %s", error)
+            await asyncio.sleep(delay)
+            delay = min(LAST_REBOOT, delay * 2)
 
     async def _wake(self, address: Address) -> None:
         """Activate an agent: that takes up its unfinished work. A failure is logged and tried again."""
@@ -433,6 +477,8 @@ class Host:
 
     async def until_settled(self) -> None:
         """Wait until there is nothing left to do: no call, fiber or recovery runs, nothing is due."""
+        if self._state in ("new", "starting"):
+            raise HostStopped(f"the host is {self._state}; use `async with Host(...)`")
         while True:
             await self._until(self._is_settled)
             if not self.store.busy:
@@ -464,7 +510,7 @@ class Host:
         return HostStatistics(
             active=len(self._activations),
             held=sum(activation.held for activation in self._activations.values()),
-            booting=self._boot_task is not None,
+            booting=self._boot_task is not None and not self._boot_task.done(),
             next_alarm_at=self._alarms.next_at if self._state == "running" else None,
         )
 
@@ -472,7 +518,7 @@ class Host:
 def _by_name(agents: Sequence[type[Any]]) -> dict[str, type[Hosted]]:
     classes: dict[str, type[Hosted]] = {}
     for agent_class in agents:
-        if not inspect.isclass(agent_class) or not hasattr(agent_class, "_make"):
+        if not inspect.isclass(agent_class) or not hasattr(agent_class, "unfinished_work"):
             raise TypeError(f"Host(agents=[...]) takes subclasses of Agent, not {agent_class!r}")
         name = agent_class.__name__
         if classes.setdefault(name, cast(type[Hosted], agent_class)) is not agent_class:

@@ -23,10 +23,10 @@ class Stub:
         self._address = address
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        described = f"{self._class.__name__}.{name}"
         if name.startswith("_"):
-            raise AttributeError(f"{described} is private and cannot be called through a stub")
-        method = getattr(self._class, name)
+            raise AttributeError(f"{name} is private and cannot be called through a stub")
+        described = f"{self._class.__name__}.{name}"
+        method = getattr(self._class, name, None)
         if not callable(method):
             raise AttributeError(
                 f"{described} is not a method. A stub stands for an agent that may not be in memory:"

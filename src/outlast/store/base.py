@@ -111,7 +111,7 @@ class Store(ABC):
                     raise ValueTooLarge(
                         f"a value of {len(argument.encode()):,} bytes ({statement.name}) is more"
                         f" than this store accepts ({most:,} bytes). Keep large data in a file or"
-                        f" an object store and its address here, or raise max_value_bytes."
+                        f" an object store, and its address here."
                     )
 
     @abstractmethod
@@ -166,13 +166,14 @@ class Store(ABC):
 
     def _lose(self, batch: Batch) -> None:
         """The fence did not hold: everything under it is over."""
-        batch.fence.close(
-            OwnershipLost(
-                f"{batch.fence.root}: epoch {batch.fence.epoch} is no longer the one that owns this"
-                f" agent; another host or activation has taken it over, or the store went back in"
-                f" time. Nothing was written."
-            )
+        fence = batch.fence
+        what = (
+            f"epoch {fence.epoch} is no longer the one that owns this agent; another host or"
+            f" activation has taken it over, or the store went back in time"
+            if fence.held
+            else f"epoch {fence.epoch} could not be taken; another host or activation was faster"
         )
+        fence.close(OwnershipLost(f"{fence.root}: {what}. Nothing was written."))
         assert batch.fence.closed is not None
         self._end_badly(batch, _again(batch.fence.closed))
 

@@ -474,6 +474,8 @@ def combined_sql(statements: Sequence[Statement | BulkStatement], *, single: boo
             conditions.append(f"{counts[index]} = {number}")
         elif not single:
             conditions.append(f"{counts[index]} = ANY (ARRAY[0, {number}])")
+        else:  # always so; but asking for it in its turn is what keeps the statements' order
+            conditions.append(f"{counts[index]} >= 0")
     return (
         f"WITH {', '.join(parts)} SELECT 1 / ({' AND '.join(conditions)})::int, {', '.join(counts)}"
     )

@@ -20,8 +20,8 @@ async def open_store(url: str | None = None, options: StoreOptions | None = None
 
     `sqlite:///path` is relative to the working directory, `sqlite:////path` absolute;
     `?synchronous=normal` gives up the fsync of each commit (safe against a killed process, not
-    against a power cut). `postgresql://user@host/database` takes what libpq takes, and
-    `?schema=name` (default `outlast`). No URL: `./.outlast/store.db`.
+    against a power cut), `off` every fsync (for tests). `postgresql://user@host/database` takes
+    what libpq takes, and `?schema=name` (default `outlast`). No URL: `./.outlast/store.db`.
     """
     options = options or StoreOptions()
     url = url or DEFAULT

@@ -3,7 +3,7 @@
 * `VirtualLoop`, `VirtualClock`, `CountingIds`: an event loop whose time moves only when nothing else can
   happen, a wall clock that follows it, and ids that are the same in every run.
 * `crash_sweep`: runs your code once per commit with the host dead at that point, and checks what the next
-  host makes of it. Thousands of deaths in seconds, because a life is an event loop and not a process.
+  host makes of it. Dozens of deaths a second, because a life is an event loop and not a process.
 * `Worker`: the same for real: a subprocess and SIGKILL.
 
 The pytest plugin (`plugin`, found by its entry point) has fixtures for the latter two. `death` is where a

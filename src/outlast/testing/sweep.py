@@ -125,6 +125,7 @@ class _Sweep:
         self._max_group = self._random.choice(GROUP_SIZES) if mode == "groups" else 1
         self._deaths = 0
         self._runs = 0
+        self._schemas: list[str] = []
 
     def run(self) -> SweepReport:
         with tempfile.TemporaryDirectory(prefix="outlast-sweep-", dir=_fast_folder()) as folder:
@@ -135,8 +136,12 @@ class _Sweep:
                 for commit in range(1, commits + 1)
                 for moment in ("before", "after")
             ]
-            for death in _sampled(points, self._sample):
-                self._die_at(death, commits)
+            try:
+                for death in _sampled(points, self._sample):
+                    self._die_at(death, commits)
+            finally:
+                if self._schemas:
+                    asyncio.run(self._drop_schemas())
         return SweepReport(commits, self._runs, self._deaths)
 
     def _undisturbed(self) -> int:
@@ -201,7 +206,19 @@ class _Sweep:
         if self._store is None:
             return f"sqlite:///{self._folder}/{self._runs}.db?synchronous=off"
         separator = "&" if "?" in self._store else "?"
-        return f"{self._store}{separator}schema=sweep_{secrets.token_hex(8)}"
+        self._schemas.append(f"sweep_{secrets.token_hex(8)}")
+        return f"{self._store}{separator}schema={self._schemas[-1]}"
+
+    async def _drop_schemas(self) -> None:
+        import asyncpg
+
+        connection = await asyncpg.connect(self._store)
+        try:
+            for schema in self._schemas:
+                await connection.execute("SET client_min_messages = error")
+                await connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+        finally:
+            await connection.close()
 
 
 class _noting:
