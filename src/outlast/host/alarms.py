@@ -88,8 +88,9 @@ class Alarms:
 
     @property
     def busy(self) -> bool:
-        """True while something is being fired or looked up."""
-        return bool(self._round or self._firing)
+        """True while something is being fired or looked up, or is due."""
+        is_due = self._armed_for is not None and self._armed_for <= self._clock.now()
+        return bool(self._round or self._firing or is_due)
 
     @property
     def next_at(self) -> int | None:
@@ -115,8 +116,7 @@ class Alarms:
     def stop(self) -> list[asyncio.Task[None]]:
         """Fire nothing more. Returns what is still being fired."""
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._disarm()
         return [*self._firing.values(), *([self._round] if self._round else [])]
 
     async def _look(self) -> None:

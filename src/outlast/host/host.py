@@ -21,8 +21,6 @@ from outlast.core.errors import (
     HostStopped,
     OutlastError,
     OwnershipLost,
-    StoreClosed,
-    StoreError,
     UnknownAgent,
 )
 from outlast.core.events import Events
@@ -30,18 +28,18 @@ from outlast.core.ids import Ids, RandomIds
 from outlast.host.activation import Activation
 from outlast.host.address import Address
 from outlast.host.alarms import Alarms
+from outlast.host.boot import unfinished
 from outlast.host.hosted import Hosted
 from outlast.host.stub import Stub
 from outlast.store import fencing
-from outlast.store.base import Row, Store
-from outlast.store.operations import Fence, Query
+from outlast.store.base import Store
+from outlast.store.operations import Fence
 from outlast.store.url import open_store
 
 logger = logging.getLogger("outlast.host")
 
 A = TypeVar("A")
 
-BOOT_PAGE = 200
 UNWIND_FOR = 5.0  # seconds that a new activation waits for the work of a discarded one to stop
 FIRST_REBOOT = 1.0  # seconds
 LAST_REBOOT = 300.0
@@ -398,12 +396,9 @@ class Host:
                 limit.release()
 
         try:
-            for query in _unique(
-                query for kind in self._classes.values() for query in kind.unfinished_work
-            ):
-                async for address in self._addresses(query):
-                    await limit.acquire()
-                    self._in_background(wake(address), f"wake {address}")
+            async for address in unfinished(self.store, self._classes):
+                await limit.acquire()
+                self._in_background(wake(address), f"wake {address}")
             self._alarms.look()  # an `on_start` that hangs must not hold up alarms
             for _ in range(self._boot_concurrency):
                 await limit.acquire()
@@ -411,39 +406,6 @@ class Host:
             self._boot_task = None
             self._alarms.look()
             self._poke()
-
-    async def _addresses(self, query: Query) -> AsyncIterator[Address]:
-        after = ""
-        strangers: set[str] = set()
-        while rows := await self._page(query, after):
-            for (text,) in rows:
-                after = text
-                try:
-                    address = Address.parse(text)
-                except OutlastError as error:
-                    logger.error("unfinished work of %r is left alone: %s", text, error)
-                    continue
-                if address.root.kind in self._classes:
-                    yield address
-                elif address.root.kind not in strangers:
-                    strangers.add(address.root.kind)
-                    logger.warning(
-                        "there is unfinished work of %s, a class that this host does not run",
-                        address.root.kind,
-                    )
-
-    async def _page(self, query: Query, after: str) -> list[Row]:
-        """Some of the agents with unfinished work; a store that cannot be read is asked again."""
-        delay = FIRST_REBOOT
-        while True:
-            try:
-                return await self.store.fetch(query, after, BOOT_PAGE)
-            except StoreClosed:
-                raise
-            except StoreError as error:
-                logger.error("unfinished work cannot be looked up, and is again later: %s", error)
-            await asyncio.sleep(delay)
-            delay = min(LAST_REBOOT, delay * 2)
 
     async def _wake(self, address: Address) -> None:
         """Activate an agent: that takes up its unfinished work. A failure is logged and tried again."""
@@ -527,10 +489,6 @@ def _by_name(agents: Sequence[type[Any]]) -> dict[str, type[Hosted]]:
                 f" address under which its agents are stored"
             )
     return classes
-
-
-def _unique(queries: Any) -> list[Query]:
-    return list(dict.fromkeys(queries))
 
 
 def _retrieved(task: asyncio.Task[None]) -> None:
