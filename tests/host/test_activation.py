@@ -254,3 +254,15 @@ async def test_on_start_comes_before_the_recovery_of_fibers_and_before_calls(
         assert Left.log[0] == "start"
         assert sorted(Left.log[1:]) == ["call", "recover"]
         assert await fiber_rows(host) == []
+
+
+async def test_on_start_that_calls_its_own_agent_is_told_so(sqlite_url: str) -> None:
+    class Narcissus(Agent):
+        async def on_start(self) -> None:
+            await host.get(Narcissus, self.name).look()
+
+        async def look(self) -> None: ...
+
+    async with hosting(Narcissus, url=sqlite_url) as host:
+        with pytest.raises(ActivationFailed, match="call the method on self"):
+            await host.get(Narcissus, "n").look()

@@ -155,6 +155,7 @@ async def test_a_host_that_lost_an_agent_discards_it_stops_its_fibers_and_says_s
     store_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with hosting(Account, url=store_url) as host:
+        await host.until_settled()
         lost = listen(host, "fence")
         stub = host.get(Account, "x")
         await stub.put("mine")
@@ -204,6 +205,8 @@ async def test_two_hosts_take_an_agent_from_each_other_and_no_write_is_lost_or_m
         hosting(Account, url=postgres_url, life="A") as first,
         hosting(Account, url=postgres_url, life="B") as second,
     ):
+        await first.until_settled()
+        await second.until_settled()  # it has booted, and found nothing
         mine, theirs = first.get(Account, "x"), second.get(Account, "x")
         object_of_first = await mine.put("from A")
         await mine.begin()

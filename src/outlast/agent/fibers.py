@@ -352,7 +352,8 @@ class Fibers:
             )  # the claim, or the row, was refused
         elif not stored:
             self._ended(fiber)
-            self._resolve(fiber, cancelled)
+            failure = accepted.exception() if accepted.done() else None
+            self._resolve(fiber, cancelled if fiber.cancelled or failure is None else failure)
         elif fiber.cancelled:
             await self._end(fiber, "aborted", None, cancelled)
         else:

@@ -221,6 +221,11 @@ class Host:
         token = _inside.set(self)
         try:
             ready = activation.ready
+            if ready is not None and ready is asyncio.current_task():
+                raise RuntimeError(
+                    f"{address}: on_start calls its own agent through a stub, which would wait for"
+                    f" on_start to end; call the method on self"
+                )
             if ready is not None:
                 await asyncio.wait({ready})
                 if ready.cancelled() and activation.ended is not None:

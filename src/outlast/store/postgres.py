@@ -9,6 +9,7 @@ batch), it is written batch by batch between savepoints.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -159,7 +160,10 @@ class PostgresStore(Store):
 
     def _kick(self) -> None:
         if self._flusher is None:
-            self._flusher = self._loop.create_task(self._flush(), name="outlast-store-writer")
+            # In a context of its own: it outlives whoever happened to be the first to write.
+            self._flusher = self._loop.create_task(
+                self._flush(), name="outlast-store-writer", context=contextvars.Context()
+            )
 
     async def _flush(self) -> None:
         """Write until the queue is empty. One group at a time, so each agent's order is kept."""
