@@ -6,7 +6,9 @@ from outlast.agent.fibers import FiberContext, FiberHandle
 from outlast.agent.keepalive import Lease
 from outlast.agent.managed import FiberInspection, FiberStatus
 from outlast.agent.recovery import FiberRecoveryContext, FiberResolution
+from outlast.agent.schedules import Schedule
 from outlast.agent.storage import Storage
+from outlast.agent.timetable import Retry
 from outlast.core.errors import (
     ActivationFailed,
     CommitFailed,
@@ -61,6 +63,8 @@ __all__ = [
     "NotInFiber",
     "OutlastError",
     "OwnershipLost",
+    "Retry",
+    "Schedule",
     "Storage",
     "StoreClosed",
     "StoreCorrupt",

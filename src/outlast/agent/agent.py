@@ -6,16 +6,18 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from outlast.agent import fiber_rows
+from outlast.agent import fiber_rows, schedule_rows
 from outlast.agent.backoff import FiberRecovery
 from outlast.agent.fibers import UNSET, FiberFunction, FiberHandle, Fibers
 from outlast.agent.keepalive import Lease, keep_alive_while
 from outlast.agent.managed import FiberInspection, FiberStatus, ManagedFibers
 from outlast.agent.recovery import ALARM, FiberRecoveryContext, FiberResolution, Recovery
+from outlast.agent.schedules import Schedule, Schedules
 from outlast.agent.storage import Storage
+from outlast.agent.timetable import Retry, ScheduleKind
 from outlast.agent.unit import Commits, Unit
 from outlast.host.activation import Activation
 from outlast.store.operations import Query
@@ -57,7 +59,10 @@ class Agent:
 
     fiber_recovery: ClassVar[FiberRecovery] = FiberRecovery()
 
-    unfinished_work: ClassVar[tuple[Query, ...]] = (fiber_rows.UNFINISHED_AGENTS,)
+    unfinished_work: ClassVar[tuple[Query, ...]] = (
+        fiber_rows.UNFINISHED_AGENTS,
+        schedule_rows.CLAIMED_AGENTS,
+    )
     _activation: Activation
 
     def __init__(self) -> None:
@@ -80,6 +85,7 @@ class Agent:
         )
         self._managed = ManagedFibers(self._fibers, self._recovery)
         self._fibers.on_orphan = self._recovery.scan_soon
+        self._schedules = Schedules(self, activation, self._commits)
 
     @property
     def name(self) -> str:
@@ -214,6 +220,72 @@ class Agent:
         """Delete managed fibers that have ended (interrupted ones only if asked for), oldest first."""
         return await self._managed.delete(status, settled_before, limit)
 
+    # --- schedules -------------------------------------------------------------------------------
+
+    async def schedule(
+        self,
+        when: float | timedelta | datetime | str,
+        callback: Callable[..., Any] | str,
+        payload: Any = None,
+        *,
+        retry: Retry | None = None,
+        idempotent: bool | None = None,
+        timezone: str | None = None,
+    ) -> Schedule:
+        """Call a method of this agent later: after a delay, at a moment, or by a cron text.
+
+        The callback is a method, stored by its name; it is called with the payload, and with the
+        `Schedule` if it takes a second argument. It runs at least once per occurrence, also when the
+        process dies meanwhile. `idempotent` (the default for cron texts): the same schedule a second
+        time is the first one.
+
+        ```python
+        from datetime import timedelta
+        from outlast import Agent, Host
+
+        class Clock(Agent):
+            async def begin(self) -> str:
+                await self.schedule(timedelta(hours=1), self.remind, {"what": "stretch"})
+                daily = await self.schedule("0 9 * * 1-5", self.remind, timezone="Europe/London")
+                return daily.kind
+
+            async def remind(self, payload) -> None: ...
+
+        async with Host(agents=[Clock], store="sqlite:///clock.db") as host:
+            assert await host.get(Clock, "c").begin() == "cron"
+            assert len(await host.get(Clock, "c").get_schedules()) == 2
+        ```
+        """
+        return await self._schedules.once_or_by_cron(
+            when, callback, payload, retry, idempotent, timezone
+        )
+
+    async def schedule_every(
+        self,
+        interval: float | timedelta,
+        callback: Callable[..., Any] | str,
+        payload: Any = None,
+        *,
+        retry: Retry | None = None,
+        idempotent: bool | None = None,
+    ) -> Schedule:
+        """Call a method of this agent again and again, each time `interval` after the last has ended."""
+        return await self._schedules.every(interval, callback, payload, retry, idempotent)
+
+    async def get_schedules(
+        self, *, kind: ScheduleKind | None = None, callback: str | None = None
+    ) -> list[Schedule]:
+        """The schedules of this agent, the next one first."""
+        return await self._schedules.all(kind, callback)
+
+    async def get_schedule(self, id: str) -> Schedule | None:
+        """One schedule of this agent, or None."""
+        return await self._schedules.get(id)
+
+    async def cancel_schedule(self, id: str) -> bool:
+        """Remove a schedule; an execution under way goes on. False when there is none."""
+        return await self._schedules.cancel(id)
+
     # --- what the host calls ---------------------------------------------------------------------
 
     async def _start(self) -> None:
@@ -223,10 +295,14 @@ class Agent:
         address = self._activation.address.text
         if await self._activation.store.fetch(fiber_rows.IS_ANY_UNFINISHED, address):
             self._recovery.scan_soon()
+        if await self._activation.store.fetch(schedule_rows.IS_ANY_CLAIMED, address):
+            self._schedules.scan_soon()
 
     async def _wake(self, source: str) -> None:
         if source == ALARM:
             await asyncio.shield(self._recovery.scan_soon(woken=True))
+        elif source == schedule_rows.ALARM:
+            await asyncio.shield(self._schedules.scan_soon())
         else:
             raise LookupError(f"no part of {type(self).__name__} is called {source!r}")
 

@@ -1,0 +1,187 @@
+"""The schedules table: its rows, and every statement about it.
+
+| column | meaning |
+| --- | --- |
+| `identity` | what an idempotent schedule is recognised by; null while a one-shot is being executed |
+| `occurrence` | the intended time of the occurrence that is to run, or is running |
+| `run_at` | when to run it: the occurrence, or later if it had to be put off |
+| `claimed_epoch` | the epoch in which it is running; an older one than the agent's own: it died there |
+| `defers` | how often it was put off |
+
+The agent's alarm is the earliest `run_at` of what is not claimed. It is computed anew in the same commit as
+every change (`rearm`), so that the two can never disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast.agent.timetable import ScheduleKind, Timing
+from outlast.store.operations import BulkStatement, Operation, Query, Statement
+
+ALARM = "schedules"
+
+_COLUMNS = (
+    "id, identity, kind, callback, payload, cron, timezone, interval, retry, created_at,"
+    " occurrence, run_at, claimed_epoch, defers"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """A row as it is stored; `payload` and `retry` are JSON text."""
+
+    id: str
+    identity: str | None
+    kind: ScheduleKind
+    callback: str
+    payload: str
+    cron: str | None
+    timezone: str | None
+    interval: int | None
+    retry: str | None
+    created_at: int
+    occurrence: int
+    run_at: int
+    claimed_epoch: int | None
+    defers: int
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(self.kind, self.occurrence, self.cron, self.timezone, self.interval)
+
+    @property
+    def is_recurring(self) -> bool:
+        return self.kind in ("cron", "interval")
+
+
+INSERT = Statement(
+    "schedules insert",
+    sqlite="""
+        INSERT INTO schedules
+            (agent, id, identity, kind, callback, payload, cron, timezone, interval, retry,
+             created_at, occurrence, run_at, defers)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)
+        ON CONFLICT DO NOTHING
+    """,
+    postgres="""
+        INSERT INTO schedules
+            (agent, id, identity, kind, callback, payload, cron, timezone, interval, retry,
+             created_at, occurrence, run_at, defers)
+        SELECT u.agent, u.id, u.identity, u.kind, u.callback, u.payload, u.cron, u.timezone,
+               u.interval_ms, u.retry, u.created_at, u.occurrence, u.run_at, 0
+        FROM {rows}
+        ON CONFLICT DO NOTHING
+    """,
+    columns=[
+        ("agent", "text"),
+        ("id", "text"),
+        ("identity", "text"),
+        ("kind", "text"),
+        ("callback", "text"),
+        ("payload", "text"),
+        ("cron", "text"),
+        ("timezone", "text"),
+        ("interval_ms", "bigint"),
+        ("retry", "text"),
+        ("created_at", "bigint"),
+        ("occurrence", "bigint"),
+        ("run_at", "bigint"),
+    ],
+    key=2,
+    expect=True,
+)
+
+# One occurrence is claimed by one execution; a one-shot can then be scheduled anew from inside.
+CLAIM = Statement(
+    "schedules claim",
+    sqlite="""
+        UPDATE schedules SET claimed_epoch = ?4,
+            identity = CASE WHEN kind IN ('cron', 'interval') THEN identity END
+        WHERE agent = ?1 AND id = ?2 AND occurrence = ?3
+          AND (claimed_epoch IS NULL OR claimed_epoch < ?4)
+    """,
+    postgres="""
+        UPDATE schedules SET claimed_epoch = u.epoch,
+            identity = CASE WHEN kind IN ('cron', 'interval') THEN identity END
+        FROM {rows}
+        WHERE schedules.agent = u.agent AND schedules.id = u.id
+          AND schedules.occurrence = u.occurrence
+          AND (schedules.claimed_epoch IS NULL OR schedules.claimed_epoch < u.epoch)
+    """,
+    columns=[("agent", "text"), ("id", "text"), ("occurrence", "bigint"), ("epoch", "bigint")],
+    key=2,
+    expect=True,
+)
+
+# The end of an execution: on to the next occurrence, or the same one put off.
+RELEASE = Statement(
+    "schedules release",
+    sqlite="""
+        UPDATE schedules SET claimed_epoch = NULL, occurrence = ?4, run_at = ?5, defers = ?6
+        WHERE agent = ?1 AND id = ?2 AND occurrence = ?3
+    """,
+    postgres="""
+        UPDATE schedules SET claimed_epoch = NULL, occurrence = u.next_occurrence,
+            run_at = u.run_at, defers = u.defers
+        FROM {rows}
+        WHERE schedules.agent = u.agent AND schedules.id = u.id
+          AND schedules.occurrence = u.occurrence
+    """,
+    columns=[
+        ("agent", "text"),
+        ("id", "text"),
+        ("occurrence", "bigint"),
+        ("next_occurrence", "bigint"),
+        ("run_at", "bigint"),
+        ("defers", "bigint"),
+    ],
+    key=2,
+)
+
+DELETE = Statement(
+    "schedules delete",
+    sqlite="DELETE FROM schedules WHERE agent = ? AND id = ?",
+    postgres="""
+        DELETE FROM schedules USING {rows}
+        WHERE schedules.agent = u.agent AND schedules.id = u.id
+    """,
+    columns=[("agent", "text"), ("id", "text")],
+    key=2,
+)
+
+_DISARM = "DELETE FROM alarms WHERE agent = ? AND source = 'schedules'"
+_ARM = """
+    INSERT INTO alarms (agent, source, wake_at)
+    SELECT ?, 'schedules', earliest.run_at FROM (
+        SELECT min(run_at) AS run_at FROM schedules WHERE agent = ? AND claimed_epoch IS NULL
+    ) AS earliest
+    WHERE earliest.run_at IS NOT NULL
+"""
+DISARM = BulkStatement("alarms clear", _DISARM, Query.same(_DISARM).postgres)
+ARM = BulkStatement("alarms set", _ARM, Query.same(_ARM.replace("?", "CAST(? AS text)")).postgres)
+
+
+def rearm(agent: str) -> list[Operation]:
+    """The operations that set the agent's alarm to what its schedules say by then."""
+    return [(DISARM, (agent,)), (ARM, (agent, agent))]
+
+
+DUE = Query.same(
+    f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND"
+    f" (claimed_epoch < ? OR (claimed_epoch IS NULL AND run_at <= ?)) ORDER BY run_at, id LIMIT ?",
+    bulk=True,
+)
+BY_ID = Query.same(f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND id = ?")
+BY_IDENTITY = Query.same(f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND identity = ?")
+OF_AGENT = Query.same(
+    f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? ORDER BY run_at, id", bulk=True
+)
+IS_ANY_CLAIMED = Query.same(
+    "SELECT 1 FROM schedules WHERE agent = ? AND claimed_epoch IS NOT NULL LIMIT 1"
+)
+CLAIMED_AGENTS = Query.same(
+    "SELECT DISTINCT agent FROM schedules WHERE claimed_epoch IS NOT NULL AND agent > ?"
+    " ORDER BY agent LIMIT ?",
+    bulk=True,
+)

@@ -1,0 +1,408 @@
+"""Schedules: callbacks that are due at a time, once or again and again.
+
+An occurrence is claimed in a commit before its callback runs, and released in a commit after: two scans never
+run it side by side, and one that died with its process is run again by the next (at least once). A callback
+that raises is retried in the process; what is left then is reported and never holds up the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import logging
+import random
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from outlast.agent import schedule_rows as rows
+from outlast.agent.schedule_rows import ScheduleRow
+from outlast.agent.timetable import Retry, ScheduleKind, Timing, interval_timing, timing_of
+from outlast.agent.unit import Commits
+from outlast.core import json
+from outlast.core.clock import to_datetime
+from outlast.core.errors import CommitRefused, OutlastError
+from outlast.core.text import described
+from outlast.host.activation import Activation
+from outlast.store.operations import Operation, Query
+
+logger = logging.getLogger("outlast.agent")
+
+SIDE_BY_SIDE = 10
+PAGE = 100
+FIRST_DEFER = 30_000  # milliseconds
+LAST_DEFER = 3_600_000
+LONGEST_DEFER = 24 * 3_600_000  # how long an occurrence without its callback is kept
+MANY = 10  # due one-shots of one callback that look like a mistake
+
+current_occurrence: ContextVar[str | None] = ContextVar("outlast_occurrence", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule as it stands in the store. `time` is its next occurrence, or the one that runs."""
+
+    id: str
+    callback: str
+    payload: Any
+    kind: ScheduleKind
+    time: datetime
+    cron: str | None = None
+    timezone: str | None = None
+    interval: timedelta | None = None
+    retry: Retry = Retry()  # noqa: RUF009 - frozen
+    created_at: datetime | None = None
+
+
+class Schedules:
+    """The schedules of one agent."""
+
+    def __init__(self, agent: object, activation: Activation, commits: Commits) -> None:
+        self._object = agent
+        self._agent = activation.address.text
+        self._activation = activation
+        self._commits = commits
+        self._running: set[str] = set()
+        self._scan: asyncio.Task[None] | None = None
+        self._again = False
+        self._chance = random.Random()
+
+    # --- making and looking ----------------------------------------------------------------------
+
+    async def once_or_by_cron(
+        self,
+        when: float | timedelta | datetime | str,
+        callback: Callable[..., Any] | str,
+        payload: Any,
+        retry: Retry | None,
+        idempotent: bool | None,
+        timezone: str | None,
+    ) -> Schedule:
+        timing = timing_of(when, timezone, self._activation.clock.now())
+        return await self._add(timing, callback, payload, retry, idempotent)
+
+    async def every(
+        self,
+        interval: float | timedelta,
+        callback: Callable[..., Any] | str,
+        payload: Any,
+        retry: Retry | None,
+        idempotent: bool | None,
+    ) -> Schedule:
+        timing = interval_timing(interval, self._activation.clock.now())
+        return await self._add(timing, callback, payload, retry, idempotent)
+
+    async def _add(
+        self,
+        timing: Timing,
+        callback: Callable[..., Any] | str,
+        payload: Any,
+        retry: Retry | None,
+        idempotent: bool | None,
+    ) -> Schedule:
+        name = self._callback_name(callback)
+        text = json.encode(payload, "payload")
+        if retry is not None and not isinstance(retry, Retry):
+            raise TypeError(f"retry is a Retry, not {retry!r}")
+        options = None if retry is None else json.encode(asdict(retry))
+        if idempotent is None:
+            idempotent = timing.kind in ("cron", "interval")
+        row = ScheduleRow(
+            id=self._activation.ids.new("schedule"),
+            identity=_identity(timing, name, text) if idempotent else None,
+            kind=timing.kind,
+            callback=name,
+            payload=text,
+            cron=timing.cron,
+            timezone=timing.timezone,
+            interval=timing.interval,
+            retry=options,
+            created_at=self._activation.clock.now(),
+            occurrence=timing.first_at,
+            run_at=timing.first_at,
+            claimed_epoch=None,
+            defers=0,
+        )
+        if row.identity is not None:
+            existing = await self._fetch_one(rows.BY_IDENTITY, row.identity)
+            if existing is not None:
+                return self._shown(existing)
+        try:
+            await self._commits.write(
+                [self._insertion(row), *rows.rearm(self._agent)],
+                lambda: self._activation.alarm_was_set(row.run_at),
+            )
+        except CommitRefused:
+            if row.identity is None:
+                raise
+            existing = await self._fetch_one(rows.BY_IDENTITY, row.identity)
+            if existing is None:
+                raise
+            return self._shown(existing)
+        self._emit("schedule:create", row)
+        return self._shown(row)
+
+    def _insertion(self, row: ScheduleRow) -> Operation:
+        return rows.INSERT, (
+            self._agent,
+            row.id,
+            row.identity,
+            row.kind,
+            row.callback,
+            row.payload,
+            row.cron,
+            row.timezone,
+            row.interval,
+            row.retry,
+            row.created_at,
+            row.occurrence,
+            row.run_at,
+        )
+
+    def _callback_name(self, callback: Callable[..., Any] | str) -> str:
+        name = (
+            callback if isinstance(callback, str) else getattr(callback, "__name__", repr(callback))
+        )
+        method = getattr(type(self._object), name, None)
+        if not callable(method) or (callable(callback) and not self._is_own(callback, method)):
+            raise TypeError(
+                f"a schedule's callback is a method of {type(self._object).__name__}, stored by its"
+                f" name, so that another process can call it; {callback!r} is not one"
+            )
+        return name
+
+    def _is_own(self, callback: Any, method: Any) -> bool:
+        return getattr(callback, "__func__", callback) is method
+
+    async def all(self, kind: ScheduleKind | None, callback: str | None) -> list[Schedule]:
+        found = await self._activation.store.fetch(rows.OF_AGENT, self._agent)
+        return [
+            self._shown(row)
+            for row in (ScheduleRow(*values) for values in found)
+            if kind in (None, row.kind) and callback in (None, row.callback)
+        ]
+
+    async def get(self, id: str) -> Schedule | None:
+        row = await self._fetch_one(rows.BY_ID, id)
+        return None if row is None else self._shown(row)
+
+    async def cancel(self, id: str) -> bool:
+        row = await self._fetch_one(rows.BY_ID, id)
+        if row is None:
+            return False
+        touched = await self._commits.write(
+            [(rows.DELETE, (self._agent, id)), *rows.rearm(self._agent)],
+            lambda: self._emit("schedule:cancel", row),
+        )
+        return touched is None or touched[0] != 0
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def scan_soon(self) -> asyncio.Task[None]:
+        """Run what is due; if a scan is under way, look again after it."""
+        if self._scan is None:
+            self._scan = self._activation.spawn(self._scan_all(), "run schedules")
+        else:
+            self._again = True
+        return self._scan
+
+    async def _scan_all(self) -> None:
+        limit = asyncio.Semaphore(SIDE_BY_SIDE)
+        try:
+            while True:
+                self._again = False
+                found = await self._due()
+                if not found and not self._again:
+                    break
+                self._warn_of_many(found)
+                for row in found:
+                    await limit.acquire()
+                    if await self._claim(row):
+                        self._running.add(row.id)
+                        self._activation.spawn(self._execute(row, limit), f"run {row.callback}")
+                    else:
+                        limit.release()
+            await self._commits.commit(rows.rearm(self._agent))
+        except OutlastError:
+            if self._activation.ended is None:
+                raise
+        finally:
+            self._scan = None
+
+    async def _due(self) -> list[ScheduleRow]:
+        """What is due or was left behind, and does not run here."""
+        fence = self._activation.fence
+        assert fence is not None
+        found = await self._activation.store.fetch(
+            rows.DUE, self._agent, fence.epoch, self._activation.clock.now(), PAGE
+        )
+        return [
+            row for row in (ScheduleRow(*values) for values in found) if row.id not in self._running
+        ]
+
+    async def _claim(self, row: ScheduleRow) -> bool:
+        fence = self._activation.fence
+        assert fence is not None
+        try:
+            await self._commits.commit(
+                [
+                    (rows.CLAIM, (self._agent, row.id, row.occurrence, fence.epoch)),
+                    *rows.rearm(self._agent),
+                ]
+            )
+        except CommitRefused:
+            return False  # it was cancelled, or has moved on
+        return True
+
+    async def _execute(self, row: ScheduleRow, limit: asyncio.Semaphore) -> None:
+        """Run one occurrence to its end, and store what follows."""
+        try:
+            following = await self._outcome(row)
+            if following is None:
+                operation: Operation = rows.DELETE, (self._agent, row.id)
+            else:
+                operation = rows.RELEASE, (self._agent, row.id, row.occurrence, *following)
+            await self._commits.commit([operation, *rows.rearm(self._agent)])
+            if following is not None:
+                self._activation.alarm_was_set(following[1])
+        except OutlastError as error:
+            if self._activation.ended is None:
+                logger.error(
+                    "%s: the end of %r was not stored: %s", self._agent, row.callback, error
+                )
+        finally:
+            self._running.discard(row.id)
+            limit.release()
+
+    async def _outcome(self, row: ScheduleRow) -> tuple[int, int, int] | None:
+        """Run the callback. Returns the next occurrence, when to run it and how often put off; None: done."""
+        now = self._activation.clock.now
+        try:
+            payload = json.decode(row.payload)
+            retry = Retry(**json.decode(row.retry)) if row.retry else Retry()
+        except (ValueError, TypeError) as error:
+            self._report(row, f"its payload cannot be read: {error}", attempts=0)
+            return self._next(row)
+        callback = getattr(self._object, row.callback, None)
+        if not callable(callback):
+            self._report(
+                row, f"{type(self._object).__name__} has no method {row.callback!r}", attempts=0
+            )
+            if row.is_recurring or now() - row.occurrence >= LONGEST_DEFER:
+                return self._next(row)
+            return self._put_off(row)
+        for attempt in range(1, retry.max_attempts + 1):
+            if attempt > 1:
+                await asyncio.sleep(retry.delay_before(attempt, self._chance))
+            try:
+                self._emit("schedule:execute", row, attempt=attempt)
+                await self._call(callback, payload, row)
+                return self._next(row)
+            except OutlastError as error:
+                if self._activation.ended is not None:
+                    raise  # the next activation will run it
+                if attempt == retry.max_attempts:
+                    self._report(row, described(error), attempts=attempt, error=error)
+                    return self._put_off(row)  # ours, not the callback's: it is not consumed by it
+            except Exception as error:
+                if self._activation.ended is not None:
+                    raise OutlastError("left for the next activation") from error
+                if attempt == retry.max_attempts:
+                    self._report(row, described(error), attempts=attempt, error=error)
+                    return self._next(row)
+            self._emit("schedule:retry", row, attempt=attempt)
+        raise AssertionError("unreachable")
+
+    async def _call(self, callback: Callable[..., Any], payload: Any, row: ScheduleRow) -> None:
+        arguments = (payload, self._shown(row))[: _positional(callback)]
+        token = current_occurrence.set(f"schedule:{row.id}:{row.occurrence}")
+        try:
+            result = callback(*arguments)
+            if inspect.isawaitable(result):
+                await result
+        finally:
+            current_occurrence.reset(token)
+
+    def _next(self, row: ScheduleRow) -> tuple[int, int, int] | None:
+        """The next occurrence that is not past; never the one that just ran, also if clocks go back."""
+        following = row.timing.after(max(self._activation.clock.now(), row.occurrence))
+        return None if following is None else (following, following, 0)
+
+    def _put_off(self, row: ScheduleRow) -> tuple[int, int, int]:
+        delay = min(LAST_DEFER, FIRST_DEFER * 2 ** min(row.defers, 20))
+        return row.occurrence, self._activation.clock.now() + delay, row.defers + 1
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _report(
+        self, row: ScheduleRow, why: str, *, attempts: int, error: Exception | None = None
+    ) -> None:
+        logger.error(
+            "%s: the schedule %r failed: %s", self._agent, row.callback, why, exc_info=error
+        )
+        self._emit("schedule:error", row, error=why, attempts=attempts)
+
+    def _warn_of_many(self, found: list[ScheduleRow]) -> None:
+        counts: dict[str, int] = {}
+        for row in found:
+            if not row.is_recurring:
+                counts[row.callback] = counts.get(row.callback, 0) + 1
+        for callback, count in counts.items():
+            if count >= MANY:
+                logger.warning(
+                    "%s: %d schedules of %r are due at once", self._agent, count, callback
+                )
+                self._activation.events.emit(
+                    "schedule:duplicate_warning", self._agent, callback=callback, count=count
+                )
+
+    def _emit(self, name: str, row: ScheduleRow, **more: object) -> None:
+        self._activation.events.emit(
+            name, self._agent, schedule_id=row.id, callback=row.callback, kind=row.kind, **more
+        )
+
+    async def _fetch_one(self, query: Query, value: str) -> ScheduleRow | None:
+        found = await self._activation.store.fetch(query, self._agent, value)
+        return ScheduleRow(*found[0]) if found else None
+
+    def _shown(self, row: ScheduleRow) -> Schedule:
+        try:
+            payload = json.decode(row.payload)
+            retry = Retry(**json.decode(row.retry)) if row.retry else Retry()
+        except (ValueError, TypeError):
+            payload, retry = None, Retry()
+        return Schedule(
+            id=row.id,
+            callback=row.callback,
+            payload=payload,
+            kind=row.kind,
+            time=to_datetime(row.run_at),
+            cron=row.cron,
+            timezone=row.timezone,
+            interval=None if row.interval is None else timedelta(milliseconds=row.interval),
+            retry=retry,
+            created_at=to_datetime(row.created_at),
+        )
+
+
+def _identity(timing: Timing, callback: str, payload: str) -> str:
+    parts = [timing.kind, callback, payload, timing.cron, timing.timezone, timing.interval]
+    return hashlib.sha256(json.encode(parts).encode()).hexdigest()
+
+
+def _positional(callback: Callable[..., Any]) -> int:
+    """How many of (payload, schedule) the callback takes."""
+    try:
+        signature = inspect.signature(callback)
+    except (TypeError, ValueError):
+        return 2
+    for count in (2, 1):
+        try:
+            signature.bind(*(None,) * count)
+            return count
+        except TypeError:
+            continue
+    return 0

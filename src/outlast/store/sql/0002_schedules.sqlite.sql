@@ -1,0 +1,24 @@
+CREATE TABLE schedules (
+    agent         TEXT    NOT NULL,
+    id            TEXT    NOT NULL,
+    identity      TEXT,
+    kind          TEXT    NOT NULL,
+    callback      TEXT    NOT NULL,
+    payload       TEXT    NOT NULL,
+    cron          TEXT,
+    timezone      TEXT,
+    interval      INTEGER,
+    retry         TEXT,
+    created_at    INTEGER NOT NULL,
+    occurrence    INTEGER NOT NULL,
+    run_at        INTEGER NOT NULL,
+    claimed_epoch INTEGER,
+    defers        INTEGER NOT NULL,
+    PRIMARY KEY (agent, id)
+) WITHOUT ROWID;
+
+CREATE UNIQUE INDEX schedules_identity ON schedules (agent, identity) WHERE identity IS NOT NULL;
+
+CREATE INDEX schedules_run_at ON schedules (agent, run_at);
+
+CREATE INDEX schedules_claimed ON schedules (agent) WHERE claimed_epoch IS NOT NULL;

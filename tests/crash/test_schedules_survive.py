@@ -1,0 +1,81 @@
+"""Schedules created, claimed, running, retried, re-armed: killed at every commit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from outlast import Agent, Host, Retry
+from outlast.store.operations import Query
+from outlast.testing import Outcome, crash_sweep
+from support import alarm_rows
+
+calls: list[str] = []
+
+
+class Diary(Agent):
+    async def begin(self) -> None:
+        if await self.storage.get("begun"):
+            return
+        async with self.commit():
+            await self.storage.put("begun", True)
+            await self.schedule(10, self.note, "once")
+            await self.schedule(20, self.flaky, "flaky", retry=Retry(max_attempts=3))
+            await self.schedule_every(50, self.beat)
+
+    async def note(self, what: str) -> None:
+        calls.append(what)
+        await self.storage.put(what, await self.storage.get(what, 0) + 1)
+
+    async def flaky(self, what: str) -> None:
+        calls.append(what)
+        if calls.count(what) % 2:
+            raise ValueError("the first time in each life, perhaps")
+        await self.storage.put(what, True)
+
+    async def beat(self) -> None:
+        calls.append("beat")
+        beats = await self.storage.get("beats", 0) + 1
+        await self.storage.put("beats", beats)
+        if beats >= 3:
+            for schedule in await self.get_schedules(kind="interval"):
+                await self.cancel_schedule(schedule.id)
+
+    async def everything(self) -> dict[str, Any]:
+        return await self.storage.list()
+
+
+async def drive(host: Host) -> None:
+    await host.get(Diary, "d").begin()
+    await asyncio.sleep(1000)
+    await host.until_settled()
+
+
+async def check(outcome: Outcome) -> None:
+    stored = await outcome.host.get(Diary, "d").everything()
+    deaths = len(outcome.deaths)
+    assert 1 <= stored["once"] <= 1 + deaths, "at least once, again only for a death in flight"
+    assert stored["flaky"] is True
+    assert 3 <= stored["beats"] <= 3 + deaths
+    assert calls.count("once") <= 1 + deaths
+    left = await outcome.host.store.fetch(Query.same("SELECT id FROM schedules"))
+    assert left == [], "nothing is stuck"
+    assert await alarm_rows(outcome.host) == []
+
+
+@pytest.mark.invariant("B1")
+@pytest.mark.parametrize("mode", ["commits", "groups", "twice"])
+async def test_on_sqlite(mode: Any) -> None:
+    report = await crash_sweep(
+        agents=[Diary], drive=drive, check=check, reset=calls.clear, mode=mode
+    )
+    assert report.deaths >= 2 * report.commits
+
+
+async def test_on_postgresql(postgres: str) -> None:
+    report = await crash_sweep(
+        agents=[Diary], drive=drive, check=check, reset=calls.clear, store=postgres, sample=10
+    )
+    assert report.deaths == 10
