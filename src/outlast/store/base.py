@@ -91,7 +91,7 @@ class Store(ABC):
         if fence.closed is not None:
             raise _again(fence.closed)
         size = size_of(operations)
-        if size > self.options.max_value_bytes:
+        if size * 4 > self.options.max_value_bytes:  # a character is up to four bytes
             self._check_sizes(operations)
         outcome = Outcome(loop=self._loop)
         self._queue.append(Batch(fence, operations, outcome, size, self._loop.time()))
@@ -107,9 +107,12 @@ class Store(ABC):
         most = self.options.max_value_bytes
         for statement, arguments in operations:
             for argument in arguments:
-                if type(argument) is str and len(argument.encode()) > most:
+                if type(argument) is not str or len(argument) * 4 <= most:
+                    continue
+                size = len(argument.encode(errors="surrogatepass"))
+                if size > most:
                     raise ValueTooLarge(
-                        f"a value of {len(argument.encode()):,} bytes ({statement.name}) is more"
+                        f"a value of {size:,} bytes ({statement.name}) is more"
                         f" than this store accepts ({most:,} bytes). Keep large data in a file or"
                         f" an object store, and its address here."
                     )

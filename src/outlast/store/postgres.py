@@ -42,6 +42,7 @@ from outlast.store.operations import (
     Query,
     Statement,
 )
+from outlast.store.url import without_password
 
 try:
     import asyncpg
@@ -123,7 +124,7 @@ class PostgresStore(Store):
                 server_settings={"search_path": self._schema, "application_name": "outlast"},
             )
         except ValueError as error:  # asyncpg cannot make sense of the URL
-            raise StoreURLError(f"{_without_password(self._dsn)}: {error}") from None
+            raise StoreURLError(f"{without_password(self._dsn)}: {error}") from None
         except (asyncpg.PostgresError, *_LOST, TimeoutError) as error:
             raise self._explained(error) from error
 
@@ -412,7 +413,7 @@ class PostgresStore(Store):
                 f"PostgreSQL refuses this user ({error}). It needs CREATE on the database once,"
                 f" and all rights in the schema {self._schema!r}."
             )
-        return StoreUnavailable(f"PostgreSQL at {_without_password(self._dsn)}: {error!r}")
+        return StoreUnavailable(f"PostgreSQL at {without_password(self._dsn)}: {error!r}")
 
     # --- the rest --------------------------------------------------------------------------------
 
@@ -491,10 +492,3 @@ def _is_of_a_batch(error: Exception) -> bool:
         return False
     state = getattr(error, "sqlstate", None)
     return state is None or state[:2] in ("21", "22", "23", "42", "54")
-
-
-def _without_password(dsn: str) -> str:
-    parts = urlsplit(dsn)
-    netloc = re.sub(r":[^@]*@", ":…@", parts.netloc)
-    query = re.sub(r"password=[^&]*", "password=…", parts.query)
-    return urlunsplit(parts._replace(netloc=netloc, query=query))

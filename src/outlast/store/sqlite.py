@@ -7,11 +7,13 @@ moves to a thread, and only where it is slow (`fsync.SlowDisk`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,17 +76,19 @@ class SqliteOptions:
 
 def open_sqlite(settings: SqliteOptions, options: StoreOptions) -> SqliteStore:
     """Lock the file, bring its schema up to date, and open it."""
-    path = settings.path
+    # Its one real name: for the lock, and for when the process changes its working directory.
+    path = Path(os.path.realpath(settings.path))
+    settings = replace(settings, path=path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path)
-    except PermissionError as error:
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise StoreUnavailable(f"{path} cannot be opened: {error}") from None
         raise StoreReadOnly(
             f"{path} cannot be opened for writing ({error.strerror}: {error.filename})."
             f" Check the permissions of the file and of its folder."
         ) from None
-    except OSError as error:
-        raise StoreUnavailable(f"{path} cannot be opened: {error}") from None
     try:
         return SqliteStore(settings, options, lock)
     except BaseException:
@@ -163,6 +167,7 @@ class SqliteStore(Store):
         db.execute("BEGIN IMMEDIATE")
         try:
             db.execute(schema.META)
+            db.execute("DELETE FROM meta WHERE key = ''")  # no row; a read-only file fails here
             row = db.execute(schema.READ_VERSION).fetchone()
             version = int(row[0]) if row else 0
             for migration in schema.pending(schema.migrations("sqlite"), version, str(self.path)):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from outlast.core.errors import StoreURLError
 from outlast.store.base import Store, StoreOptions
@@ -35,8 +36,17 @@ async def open_store(url: str | None = None, options: StoreOptions | None = None
 
         return await open_postgres(url, options)
     raise StoreURLError(
-        f"{url!r} is not a store URL. Use sqlite:///path/to/file.db or postgresql://host/database."
+        f"{without_password(url)!r} is not a store URL. Use sqlite:///path/to/file.db or"
+        f" postgresql://host/database."
     )
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown and logged."""
+    parts = urlsplit(url)
+    netloc = re.sub(r":[^@]*@", ":…@", parts.netloc)
+    query = re.sub(r"password=[^&]*", "password=…", parts.query)
+    return urlunsplit(parts._replace(netloc=netloc, query=query))
 
 
 def _sqlite(url: str) -> SqliteOptions:
@@ -44,10 +54,12 @@ def _sqlite(url: str) -> SqliteOptions:
 
     parts = urlsplit(url)
     path = unquote(parts.path)
-    if parts.netloc or not path.removeprefix("/"):
+    if parts.netloc or not Path(path[1:]).name:
         raise StoreURLError(
             f"{url!r}: write sqlite:///file.db (relative) or sqlite:////folder/file.db (absolute)"
         )
+    if parts.fragment or "\0" in path:
+        raise StoreURLError(f"{url!r}: write # as %23; no file's name has a NUL")
     path = path[1:]
     if path == ":memory:":
         raise StoreURLError("a store in memory outlasts nothing; give sqlite:/// a file's path")
