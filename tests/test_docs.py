@@ -10,6 +10,8 @@ import ast
 import asyncio
 import inspect
 import re
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +42,8 @@ def test_example_runs(
     name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "example"}
+    module = types.ModuleType("example")
+    monkeypatch.setitem(sys.modules, "example", module)
     ran = 0
 
     async def run() -> None:
@@ -49,8 +52,8 @@ def test_example_runs(
             source = inspect.cleandoc("\n" + match[2])
             line = text[: match.start()].count("\n") + 1
             flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-            code = compile("\n" * line + source, name, "exec", flags=flags)
-            result = eval(code, names)
+            code = compile("\n" * line + source, name, "exec", flags=flags, dont_inherit=True)
+            result = eval(code, module.__dict__)
             if inspect.isawaitable(result):
                 await result
             ran += 1

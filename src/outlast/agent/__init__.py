@@ -4,6 +4,7 @@
 
 * `unit`: several writes, one commit. Every write of an agent goes through it.
 * `storage`: a key-value map per agent.
+* `facts`: state and configuration, one value each; `typed`: values of a user's own type.
 * `keepalive`: leases that keep the object in memory.
 * `fibers`: durable work with a snapshot; `managed`: the ones that are kept and can be looked up;
   `recovery`: what happens to those that a dead process left behind; `backoff`: when to try again (pure).

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from outlast.agent import fiber_rows, schedule_rows
+from outlast.agent import fiber_rows, schedule_rows, typed
 from outlast.agent.backoff import FiberRecovery
+from outlast.agent.facts import Facts
 from outlast.agent.fibers import UNSET, FiberFunction, FiberHandle, Fibers
 from outlast.agent.keepalive import Lease, keep_alive_while
 from outlast.agent.managed import FiberInspection, FiberStatus, ManagedFibers
@@ -58,6 +60,9 @@ class Agent:
     """
 
     fiber_recovery: ClassVar[FiberRecovery] = FiberRecovery()
+    initial_state: Any = None  # what `state` is until it is set
+    state_type: ClassVar[type[Any] | None] = None  # a dataclass or a Pydantic model
+    config_type: ClassVar[type[Any] | None] = None  # the same for `get_config()`
 
     unfinished_work: ClassVar[tuple[Query, ...]] = (
         fiber_rows.UNFINISHED_AGENTS,
@@ -86,6 +91,7 @@ class Agent:
         self._managed = ManagedFibers(self._fibers, self._recovery)
         self._fibers.on_orphan = self._recovery.scan_soon
         self._schedules = Schedules(self, activation, self._commits)
+        self._facts = Facts(activation, self._commits)
 
     @property
     def name(self) -> str:
@@ -114,6 +120,76 @@ class Agent:
             type(self).__name__,
         )
         return None
+
+    def validate_state_change(self, state: Any, source: Any) -> None:
+        """Raise to refuse a new state. Must not be async: it runs between two awaits."""
+
+    async def on_state_changed(self, state: Any, source: Any) -> None:
+        """Called after each change of the state, when it is durable. An error here is only logged."""
+
+    # --- state and configuration -----------------------------------------------------------------
+
+    @property
+    def state(self) -> Any:
+        """A copy of the agent's state, as a `state_type` if that is given.
+
+        ```python
+        from dataclasses import dataclass
+        from outlast import Agent, Host
+
+        @dataclass
+        class Game:
+            score: int = 0
+
+        class Player(Agent):
+            state_type = Game
+            initial_state = Game()
+
+            def validate_state_change(self, state: Game, source) -> None:
+                if state.score < self.state.score:
+                    raise ValueError("a score only rises")
+
+            async def win(self) -> int:
+                await self.set_state(Game(self.state.score + 1))     # durable when it returns
+                return self.state.score
+
+        async with Host(agents=[Player], store="sqlite:///game.db") as host:
+            assert await host.get(Player, "alice").win() == 1
+        ```
+        """
+        return self._facts.get("state", self.state_type, copy.deepcopy(self.initial_state))
+
+    async def set_state(self, state: Any) -> None:
+        """Replace the state. Durable when this returns; inside `commit()`, when the block ends."""
+        await self._change_state(state, "server")
+
+    async def _change_state(self, state: Any, source: Any) -> None:
+        typed.check(self.state_type, state, "the state")
+        text = typed.dump(state, "state")
+        self.validate_state_change(typed.load(self.state_type, text), source)
+
+        def told() -> None:
+            self._activation.events.emit("state:update", self._activation.address.text)
+            self._activation.spawn(self._tell_of_state(text, source), "on_state_changed")
+
+        await self._facts.set("state", text, told)
+
+    async def _tell_of_state(self, text: str, source: Any) -> None:
+        try:
+            told: Any = self.on_state_changed(typed.load(self.state_type, text), source)
+            if inspect.isawaitable(told):
+                await told
+        except Exception:
+            logger.exception("%s: on_state_changed failed", self._activation.address)
+
+    async def configure(self, config: Any) -> None:
+        """Set the agent's configuration: one value, kept for its whole life."""
+        typed.check(self.config_type, config, "the configuration")
+        await self._facts.set("config", typed.dump(config, "configuration"))
+
+    def get_config(self) -> Any:
+        """What `configure` was given, as a `config_type` if that is given; None: nothing yet."""
+        return self._facts.get("config", self.config_type, None)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -289,6 +365,7 @@ class Agent:
     # --- what the host calls ---------------------------------------------------------------------
 
     async def _start(self) -> None:
+        await self._facts.load()
         started: Any = self.on_start()
         if inspect.isawaitable(started):
             await started

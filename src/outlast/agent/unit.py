@@ -28,6 +28,7 @@ class Unit:
         self.is_open = False
         self.committed: asyncio.Future[None] | None = None  # made when somebody wants to wait
         self.written: dict[str, str | None] = {}  # storage keys as the code inside must see them
+        self.facts: dict[str, str] = {}  # and facts
 
     def belongs_to(self, commits: Commits) -> bool:
         return self.is_open and self._commits is commits

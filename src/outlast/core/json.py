@@ -32,7 +32,7 @@ def encode(value: object, what: str = "value") -> str:
         assert "snapshot['steps'][1] is a set" in str(error)
     ```
     """
-    if type(value) not in _SCALARS and not _is_strict(value, MAX_DEPTH):
+    if type(value) not in _SCALARS and not _is_strict(value, MAX_DEPTH - 1):
         _complain(value, what, MAX_DEPTH)
     try:
         text = pydantic_core.to_json(value, inf_nan_mode="null").decode()

@@ -71,3 +71,10 @@ CREATE UNIQUE INDEX schedules_identity ON schedules (agent, identity) WHERE iden
 CREATE INDEX schedules_run_at ON schedules (agent, run_at);
 
 CREATE INDEX schedules_claimed ON schedules (agent) WHERE claimed_epoch IS NOT NULL;
+
+CREATE TABLE facts (
+    agent TEXT COLLATE "C" NOT NULL,
+    name  TEXT COLLATE "C" NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (agent, name)
+);

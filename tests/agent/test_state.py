@@ -1,0 +1,216 @@
+"""State and configuration: one value each, validated, durable, typed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from outlast import Agent, Host
+from outlast.testing import Outcome, crash_sweep
+from support import hosting, listen, raw
+
+
+class Plain(Agent):
+    initial_state: Any = {"n": 0, "items": []}
+    told: list[Any] = []
+
+    async def get(self) -> Any:
+        return self.state
+
+    async def change(self, state: Any) -> Any:
+        await self.set_state(state)
+        return self.state
+
+    async def do(self, function: Any) -> Any:
+        return await function(self)
+
+    def validate_state_change(self, state: Any, source: Any) -> None:
+        if state == "forbidden":
+            raise ValueError(f"refused from {source}")
+
+    async def on_state_changed(self, state: Any, source: Any) -> None:
+        self.told.append((state, source))
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    Plain.told = []
+
+
+async def test_state_is_initial_until_set_and_durable_when_set(store_url: str) -> None:
+    async with hosting(Plain, url=store_url) as host:
+        agent = host.get(Plain, "a")
+        events = listen(host, "state")
+        assert await agent.get() == {"n": 0, "items": []}
+        assert host.store.statistics().batches == 0, "reading writes nothing"
+        assert await agent.change({"n": 1}) == {"n": 1}
+        await host.until_settled()
+        assert Plain.told == [({"n": 1}, "server")]
+        assert [event.name for event in events] == ["state:update"]
+    async with hosting(Plain, url=store_url, life="2") as host:
+        assert await host.get(Plain, "a").get() == {"n": 1}
+        assert await host.get(Plain, "b").get() == {"n": 0, "items": []}
+
+
+async def test_a_refused_or_unstorable_state_changes_nothing(store_url: str) -> None:
+    async with hosting(Plain, url=store_url) as host:
+        agent = host.get(Plain, "a")
+        await agent.change("good")
+        with pytest.raises(ValueError, match="refused from server"):
+            await agent.change("forbidden")
+        with pytest.raises(TypeError, match=r"state\['x'\] is a set"):
+            await agent.change({"x": {1}})
+        assert await agent.get() == "good"
+        await host.until_settled()
+        assert Plain.told == [("good", "server")]
+
+
+async def test_what_state_returns_is_a_copy(sqlite_url: str) -> None:
+    async with hosting(Plain, url=sqlite_url) as host:
+
+        async def meddle(agent: Plain) -> None:
+            agent.state["items"].append(1)
+            assert agent.state == {"n": 0, "items": []}
+            given = {"items": [1]}
+            await agent.set_state(given)
+            given["items"].append(2)
+            agent.state["items"].append(3)
+            assert agent.state == {"items": [1]}
+
+        await host.get(Plain, "a").do(meddle)
+        assert Plain.initial_state == {"n": 0, "items": []}
+
+
+async def test_state_joins_a_commit_block(store_url: str) -> None:
+    async with hosting(Plain, url=store_url) as host:
+
+        async def block(agent: Plain) -> None:
+            with pytest.raises(ZeroDivisionError):
+                async with agent.commit():
+                    await agent.set_state("inside")
+                    assert agent.state == "inside"
+                    1 / 0  # noqa: B018
+            assert agent.state == {"n": 0, "items": []}
+            async with agent.commit():
+                await agent.set_state("kept")
+                await agent.configure({"with": "it"})
+                await agent.storage.put("and", "this")
+            assert (agent.state, agent.get_config()) == ("kept", {"with": "it"})
+
+        await host.get(Plain, "a").do(block)
+        await host.until_settled()
+        assert Plain.told == [("kept", "server")]
+
+
+async def test_a_failing_on_state_changed_is_logged_and_harms_nobody(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Plain):
+        async def on_state_changed(self, state: Any, source: Any) -> None:
+            raise ValueError("listener")
+
+    async with hosting(Failing, url=sqlite_url) as host:
+        assert await host.get(Failing, "a").change(1) == 1
+        await host.until_settled()
+    assert "on_state_changed failed" in caplog.text
+
+
+@dataclass
+class Inner:
+    x: int = 0
+
+
+@dataclass
+class Settings:
+    name: str
+    inner: Inner = field(default_factory=Inner)
+
+
+class Model:
+    """What a Pydantic model offers, and nothing else."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def model_dump(self, mode: str) -> dict[str, int]:
+        assert mode == "json"
+        return {"value": self.value}
+
+    @classmethod
+    def model_validate(cls, value: dict[str, int]) -> Model:
+        return cls(int(value["value"]))
+
+
+class Typed(Agent):
+    config_type = Settings
+    state_type = Model
+
+    async def do(self, function: Any) -> Any:
+        return await function(self)
+
+
+async def test_typed_state_and_configuration_come_back_as_their_types(store_url: str) -> None:
+    async def write(agent: Typed) -> None:
+        assert agent.get_config() is None
+        await agent.configure(Settings("n", Inner(5)))
+        await agent.set_state(Model(7))
+        with pytest.raises(TypeError, match="the configuration is a Settings here, not dict"):
+            await agent.configure({"name": "n"})
+        with pytest.raises(TypeError, match="the state is a Model here"):
+            await agent.set_state({"value": 1})
+
+    async def read(agent: Typed) -> None:
+        assert agent.get_config() == Settings("n", Inner(5))
+        assert isinstance(agent.state, Model)
+        assert agent.state.value == 7
+
+    async with hosting(Typed, url=store_url) as host:
+        await host.get(Typed, "a").do(write)
+        await host.get(Typed, "a").do(read)
+    async with hosting(Typed, url=store_url, life="2") as host:
+        await host.get(Typed, "a").do(read)
+
+
+async def test_a_stored_value_that_no_longer_fits_gives_the_default_not_a_dead_agent(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def write(agent: Typed) -> None:
+        await agent.configure(Settings("n", Inner(5)))
+        await agent.set_state(Model(7))
+
+    async def read(agent: Typed) -> tuple[Any, Any]:
+        return agent.state, agent.get_config()
+
+    async with Host([Typed], sqlite_url) as host:
+        await host.get(Typed, "a").do(write)
+    db = raw(sqlite_url)
+    db.execute("""UPDATE facts SET value = '{"gone": 1}' WHERE name = 'config'""")
+    db.execute("UPDATE facts SET value = '{' WHERE name = 'state'")
+    db.close()
+    async with Host([Typed], sqlite_url) as host:
+        assert await host.get(Typed, "a").do(read) == (None, None)
+    assert "cannot be read" in caplog.text
+
+
+async def test_set_state_survives_every_death() -> None:
+    class Counter(Plain):
+        async def count(self, to: int) -> None:
+            while (n := self.state["n"]) < to:
+                async with self.commit():
+                    await self.set_state({"n": n + 1})
+                    await self.storage.put(f"{n}", True)
+                await asyncio.sleep(0)
+
+    async def drive(host: Host) -> None:
+        await host.get(Counter, "c").count(5)
+
+    async def check(outcome: Outcome) -> None:
+        assert await outcome.host.get(Counter, "c").get() == {"n": 5}
+        stored = await outcome.host.get(Counter, "c").do(lambda agent: agent.storage.list())
+        assert len(stored) == 5
+
+    report = await crash_sweep(agents=[Counter], drive=drive, check=check)
+    assert report.commits == 5
