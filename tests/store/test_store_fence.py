@@ -14,8 +14,6 @@ from outlast.store import fencing
 from outlast.store.base import Store
 from outlast.store.operations import Fence
 
-pytestmark = pytest.mark.invariant("B8")
-
 AGENTS = "SELECT root, epoch, owner, commit_no FROM agents ORDER BY root"
 
 
@@ -25,6 +23,7 @@ async def activated(store: Store, owner: str, root: str = "A/x") -> Fence:
     return Fence.after(root, owner, rows[0] if rows else None)
 
 
+@pytest.mark.invariant("B8")
 async def test_a_stale_commit_raises_and_changes_nothing(store_url: str) -> None:
     async with opened(store_url) as store:
         first = await activated(store, "first")
@@ -37,6 +36,7 @@ async def test_a_stale_commit_raises_and_changes_nothing(store_url: str) -> None
         assert await look(store_url, AGENTS) == [("A/x", 2, "second", 2)]
 
 
+@pytest.mark.invariant("B8")
 async def test_everything_queued_behind_a_stale_commit_is_lost_with_it(store_url: str) -> None:
     async with opened(store_url) as store:
         first = await activated(store, "first")
@@ -70,6 +70,7 @@ async def test_the_first_commit_takes_the_epoch_and_later_ones_keep_it(store_url
             assert await look(store_url, AGENTS) == [("A/x", 2, "host", n + 1)]
 
 
+@pytest.mark.invariant("B8")
 async def test_of_two_fences_that_race_for_a_new_agent_one_wins(store_url: str) -> None:
     async with opened(store_url) as store:
         one, other = await activated(store, "one"), await activated(store, "other")
@@ -81,6 +82,7 @@ async def test_of_two_fences_that_race_for_a_new_agent_one_wins(store_url: str) 
         assert await stored(store) == {"k": "one", "after": "v"}
 
 
+@pytest.mark.invariant("B8")
 async def test_of_two_fences_that_race_for_a_known_agent_one_wins(store_url: str) -> None:
     async with opened(store_url) as store:
         await store.commit(await activated(store, "before"), [])
@@ -90,6 +92,7 @@ async def test_of_two_fences_that_race_for_a_known_agent_one_wins(store_url: str
         assert await look(store_url, AGENTS) == [("A/x", 2, "other", 2)]
 
 
+@pytest.mark.invariant("B8")
 async def test_two_hosts_that_race_for_a_new_agent_share_nothing(postgres_url: str) -> None:
     async with opened(postgres_url) as here, opened(postgres_url) as there:
         fences = {"here": await activated(here, "here"), "there": await activated(there, "there")}
@@ -141,6 +144,7 @@ async def _put_it_back(url: str, copy: object) -> None:
         await connection.executemany("INSERT INTO storage VALUES ($1, $2, $3, $4)", rows)
 
 
+@pytest.mark.invariant("B8")
 async def test_an_owner_loses_its_agent_when_the_store_goes_back_in_time(store_url: str) -> None:
     async with opened(store_url) as store:
         mine = await activated(store, "host")
@@ -155,6 +159,7 @@ async def test_an_owner_loses_its_agent_when_the_store_goes_back_in_time(store_u
         assert await look(store_url, AGENTS) == [("A/x", 1, "host", 1)]
 
 
+@pytest.mark.invariant("B8")
 async def test_a_store_from_before_the_agent_existed_does_not_know_its_owner(
     store_url: str,
 ) -> None:
@@ -169,6 +174,7 @@ async def test_a_store_from_before_the_agent_existed_does_not_know_its_owner(
         assert await stored(store) == {}
 
 
+@pytest.mark.invariant("B8")
 async def test_a_restored_copy_never_grants_the_same_fence_twice(store_url: str) -> None:
     """Epoch and commit number are the same in both histories; the owner's token tells them apart."""
     async with opened(store_url) as store:
@@ -186,6 +192,7 @@ async def test_a_restored_copy_never_grants_the_same_fence_twice(store_url: str)
         assert await stored(store) == {"k": "after", "more": "v"}
 
 
+@pytest.mark.invariant("B8")
 async def test_a_later_activation_on_the_same_host_ends_the_earlier_one_even_then(
     store_url: str,
 ) -> None:

@@ -187,3 +187,23 @@ async def test_a_commit_that_the_server_still_executes_is_not_mistaken_for_a_riv
         assert await store.commit(mine, [write(APPEND, "A/x", "k", "y")]) == (1,)
         assert await stored(store) == {"k": "xy"}
         assert ("A/x", 1, "host", 2 if is_new else 3) in await look(postgres_url, AGENTS)
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["first commit", "later commit"])
+async def test_a_commit_whose_server_process_is_killed_is_applied_exactly_once(
+    postgres_url: str, is_new: bool
+) -> None:
+    async with opened(postgres_url) as store, other_connection(postgres_url) as other:
+        mine = fence()
+        await store.commit(fence("A/y") if is_new else mine, [])
+        victim = store._writer.get_server_pid()
+        async with other.transaction():
+            await other.execute("LOCK TABLE agents IN EXCLUSIVE MODE")
+            outcome = store.submit(mine, [write(APPEND, "A/x", "k", "x")])
+            waits = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted"
+            async with asyncio.timeout(PATIENCE):
+                while not await other.fetchval(waits, victim):
+                    await asyncio.sleep(0.001)
+            assert await other.fetchval("SELECT pg_terminate_backend($1, 10000)", victim)
+        assert await settled([outcome]) == [(1,)]
+        assert await stored(store) == {"k": "x"}

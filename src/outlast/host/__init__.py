@@ -9,8 +9,8 @@ the Python object is a cache. When its fence no longer holds, the object is disc
 agent is alone, across an await it is not. There is no lock around a method.
 
 **Where to start reading.** `address` (names, and how they travel in URLs), `activation` (one agent in
-memory), `host` (the map of activations, eviction, shutdown), `boot` and `alarms` (waking what sleeps),
-`stub`.
+memory), `activations` (all of them: how they come and go), `host` (its own life), `boot` and `alarms` (waking
+what sleeps), `stub`.
 
 This package may import `core` and `store`. It knows agents only through `hosted.Hosted`.
 """

@@ -1,4 +1,4 @@
-"""The host: the map of activations, and what makes them come and go."""
+"""The host: its life from start to stop, and what wakes agents by itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from typing import Any, Self, TypeVar, cast
 
 from outlast.core.clock import Clock, SystemClock, seconds
 from outlast.core.errors import (
-    ActivationFailed,
-    CommitFailed,
     HostStopped,
     OutlastError,
     OwnershipLost,
@@ -25,7 +22,7 @@ from outlast.core.errors import (
 )
 from outlast.core.events import Events
 from outlast.core.ids import Ids, RandomIds
-from outlast.host.activation import Activation
+from outlast.host.activations import UNWIND_FOR, Activations, unknown
 from outlast.host.address import Address
 from outlast.host.alarms import Alarms
 from outlast.host.boot import unfinished
@@ -33,14 +30,12 @@ from outlast.host.hosted import Hosted
 from outlast.host.stub import Stub
 from outlast.store import fencing
 from outlast.store.base import Store
-from outlast.store.operations import Fence
 from outlast.store.url import open_store
 
 logger = logging.getLogger("outlast.host")
 
 A = TypeVar("A")
 
-UNWIND_FOR = 5.0  # seconds that a new activation waits for the work of a discarded one to stop
 FIRST_REBOOT = 1.0  # seconds
 LAST_REBOOT = 300.0
 
@@ -102,13 +97,10 @@ class Host:
         self.ids = ids or RandomIds()
         self.events = Events()
         self._state = "new"
-        self._activations: dict[Address, Activation] = {}
-        self._idle: OrderedDict[Activation, float] = OrderedDict()  # since when, oldest first
-        self._leaving: dict[Address, set[asyncio.Task[Any]]] = {}
-        self._reboots: dict[Address, int] = {}  # how often in a row
+        self._activations: Activations | None = None  # once it is started
+        self._reboots: dict[Address, tuple[int, float]] = {}  # how often in a row; when last
         self._background: set[asyncio.Task[Any]] = set()
         self._boot_task: asyncio.Task[None] | None = None
-        self._sweep: asyncio.TimerHandle | None = None
         self._settled: list[asyncio.Future[None]] = []
 
     # --- life ------------------------------------------------------------------------------------
@@ -130,6 +122,18 @@ class Host:
             raise HostStopped("the host was stopped while it was starting")
         self.owner = self.ids.new("owner")
         self._alarms = Alarms(self.store, self.clock, self._fire, on_quiet=self._poke)
+        self._activations = Activations(
+            self._classes,
+            store=self.store,
+            clock=self.clock,
+            ids=self.ids,
+            events=self.events,
+            owner=self.owner,
+            idle_timeout=self._idle_timeout,
+            on_alarm_set=self._alarms.heard,
+            on_quiet=self._poke,
+            on_discarded=self._reboot_later,
+        )
         self._state = "running"
         self._boot_task = self._in_background(self._boot(), "outlast-boot")
 
@@ -165,8 +169,8 @@ class Host:
     async def _drain(self, timeout: float) -> None:
         if self._boot_task is not None:
             self._boot_task.cancel()
-        if self._sweep is not None:
-            self._sweep.cancel()
+        assert self._activations is not None
+        self._activations.stop_evicting()
         firing = self._alarms.stop()
         deadline = self._loop.time() + timeout
         try:
@@ -178,10 +182,8 @@ class Host:
 
     async def _leave(self, firing: list[asyncio.Task[None]]) -> None:
         """Stop what still runs, and keep its rows for the next host."""
-        reason = HostStopped("the host was stopped")
-        for activation in list(self._activations.values()):
-            self._end(activation, reason)
-        tasks = {task for tasks in self._leaving.values() for task in tasks}
+        assert self._activations is not None
+        tasks = self._activations.end_all(HostStopped("the host was stopped"))
         for task in (*self._background, *firing):
             task.cancel()
         tasks |= {*self._background, *firing}
@@ -196,7 +198,7 @@ class Host:
             raise TypeError(f"get() takes an agent class and a name, not {agent_class!r}")
         known = self._classes.get(agent_class.__name__)
         if known is None:
-            raise self._unknown(agent_class.__name__)
+            raise unknown(agent_class.__name__, self._classes)
         if known is not agent_class:
             raise UnknownAgent(
                 f"this host runs another class called {known.__name__!r}: {known!r}, not"
@@ -214,165 +216,24 @@ class Host:
                 f"{address} cannot be called: the host is {self._state}."
                 + (" Use `async with Host(...)`." if self._state == "new" else "")
             )
-        activation = self._activations.get(address)
-        if activation is None:
-            activation = self._activate(address)
-        activation.hold()
         token = _inside.set(self)
         try:
-            ready = activation.ready
-            if ready is not None and ready is asyncio.current_task():
-                raise RuntimeError(
-                    f"{address}: on_start calls its own agent through a stub, which would wait for"
-                    f" on_start to end; call the method on self"
-                )
-            if ready is not None:
-                await asyncio.wait({ready})
-                if ready.cancelled() and activation.ended is not None:
-                    raise type(activation.ended)(*activation.ended.args)
-                ready.result()
-            assert activation.agent is not None
-            yield activation.agent
+            assert self._activations is not None
+            async with self._activations.using(address) as agent:
+                yield agent
         finally:
             _inside.reset(token)
-            activation.release()
 
-    def _activate(self, address: Address) -> Activation:
-        if address.kind not in self._classes:
-            raise self._unknown(address.kind)
-        activation = Activation(
-            address,
-            store=self.store,
-            clock=self.clock,
-            ids=self.ids,
-            events=self.events,
-            on_idle=self._became_idle,
-            on_alarm_set=self._alarms.heard,
-        )
-        self._activations[address] = activation
-        activation.ready = activation.spawn(self._prepare(activation), f"activate {address}")
-        activation.ready.add_done_callback(_retrieved)
-        return activation
-
-    async def _prepare(self, activation: Activation) -> None:
-        """Everything between the wish to reach an agent and its being there."""
-        address = activation.address
-        doing = "__init__"
-        _inside.set(self)
-        try:
-            unwinding = self._leaving.get(address)
-            if unwinding:
-                await asyncio.wait(unwinding, timeout=UNWIND_FOR)
-            rows = await self.store.fetch(fencing.READ, address.root.text)
-            known = rows[0] if rows else None
-            fence = Fence.after(address.root.text, self.owner, known)
-            fence.on_closed = lambda reason: self._fence_closed(activation, reason)
-            activation.fence = fence
-            activation.is_continued = known is not None and known[1] == self.owner
-            activation.agent = self._classes[address.kind]._make(activation)
-            doing = "on_start"
-            await activation.agent._start()
-            activation.ready = None
-        except OutlastError as error:
-            self._end(activation, error)
-            raise
-        except Exception as error:
-            failure = ActivationFailed(f"{address}: {doing} raised {type(error).__name__}: {error}")
-            self._end(activation, failure)
-            raise failure from error
-        except BaseException:
-            self._end(activation, HostStopped("the host was stopped"))
-            raise
-
-    def _unknown(self, kind: str) -> UnknownAgent:
-        known = ", ".join(sorted(self._classes)) or "none"
-        return UnknownAgent(
-            f"this host runs no agent class {kind!r} (it runs: {known})."
-            f" Add the class to Host(agents=[...])."
-        )
-
-    # --- letting agents go -----------------------------------------------------------------------
-
-    def _became_idle(self, activation: Activation) -> None:
-        if activation.ended is None:
-            self._idle[activation] = self._loop.time()
-            self._idle.move_to_end(activation)
-            if self._sweep is None and self._state == "running":
-                self._sweep = self._loop.call_later(self._idle_timeout, self._evict)
-        if self._settled:
-            self._poke()
-
-    def _evict(self) -> None:
-        """Let go of what has been idle for long enough, and come back for the next."""
-        self._sweep = None
-        now = self._loop.time()
-        while self._idle:
-            activation, since = next(iter(self._idle.items()))
-            if activation.held or activation.ended is not None:
-                del self._idle[activation]
-            elif since + self._idle_timeout <= now:
-                del self._idle[activation]
-                del self._activations[activation.address]
-                self._reboots.pop(activation.address, None)
-                self._close(
-                    activation,
-                    CommitFailed(
-                        f"{activation.address} was evicted because nothing held it; work of its own"
-                        f" belongs in a fiber, or under keep_alive()"
-                    ),
-                )
-                self.events.emit("lifecycle:evicted", activation.address.text)
-            else:
-                self._sweep = self._loop.call_later(since + self._idle_timeout - now, self._evict)
-                return
-
-    def _fence_closed(self, activation: Activation, reason: Exception) -> None:
-        """Its writes are refused from now on: discard the object; boot again if that is ours to do."""
-        unfinished = any(task is not activation.ready for task in activation.tasks)
-        if isinstance(reason, OwnershipLost):
-            logger.warning("%s", reason)
-            self.events.emit("fence:lost", activation.address.text, reason=str(reason))
-        self._end(activation, reason)
-        if unfinished:
-            self._reboot_later(activation.address, reason)
-
-    def _end(self, activation: Activation, reason: Exception) -> None:
-        """This activation is over. Its work stops; its rows stay for the next one."""
-        if activation.ended is not None:
-            return
-        self._close(activation, reason)
-        address = activation.address
-        if self._activations.get(address) is activation:
-            del self._activations[address]
-        self._idle.pop(activation, None)
-        this = asyncio.current_task()
-        if activation.agent is not None:
-            activation.agent._leave(reason)
-        elif activation.ready is not None and activation.ready is not this:
-            activation.ready.cancel()
-        unwinding = {task for task in activation.tasks if task is not this}
-        if unwinding:
-            self._leaving.setdefault(address, set()).update(unwinding)
-            for task in unwinding:
-                task.add_done_callback(lambda task: self._unwound(address, task))
-
-    def _close(self, activation: Activation, reason: Exception) -> None:
-        activation.ended = reason
-        if activation.fence is not None:
-            activation.fence.on_closed = None
-            activation.fence.close(reason)
-
-    def _unwound(self, address: Address, task: asyncio.Task[Any]) -> None:
-        tasks = self._leaving.get(address, set())
-        tasks.discard(task)
-        if not tasks:
-            self._leaving.pop(address, None)
+    # --- taking up what was discarded ------------------------------------------------------------
 
     def _reboot_later(self, address: Address, reason: Exception) -> None:
         """Take up the work of a discarded agent again, later and later if it goes on failing."""
         if self._state != "running":
             return
-        count = self._reboots[address] = self._reboots.get(address, 0) + 1
+        now = self._loop.time()
+        count, last = self._reboots.get(address, (0, now))
+        count = 1 if now - last > 2 * LAST_REBOOT else count + 1
+        self._reboots[address] = (count, now)
         delay = min(LAST_REBOOT, FIRST_REBOOT * 2 ** min(count - 1, 20))
 
         def reboot() -> None:
@@ -454,7 +315,7 @@ class Host:
             await asyncio.sleep(0)
 
     def _is_quiet(self) -> bool:
-        return not any(activation.held for activation in self._activations.values())
+        return not (self._activations and self._activations.held)
 
     def _is_settled(self) -> bool:
         return self._is_quiet() and not (self._background or self._alarms.busy)
@@ -475,8 +336,8 @@ class Host:
     def statistics(self) -> HostStatistics:
         """A cheap snapshot of how the host is doing."""
         return HostStatistics(
-            active=len(self._activations),
-            held=sum(activation.held for activation in self._activations.values()),
+            active=len(self._activations) if self._activations else 0,
+            held=self._activations.held if self._activations else 0,
             booting=self._boot_task is not None and not self._boot_task.done(),
             next_alarm_at=self._alarms.next_at if self._state == "running" else None,
         )
@@ -494,12 +355,6 @@ def _by_name(agents: Sequence[type[Any]]) -> dict[str, type[Hosted]]:
                 f" address under which its agents are stored"
             )
     return classes
-
-
-def _retrieved(task: asyncio.Task[None]) -> None:
-    """Whoever called is told; if nobody waits any more, that is no news."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
