@@ -29,9 +29,9 @@ from outlast.core.errors import (
     StoreUnavailable,
     StoreURLError,
 )
-from outlast.store import postgres
+from outlast.store import fencing, postgres
 from outlast.store.base import Store
-from outlast.store.operations import Operation
+from outlast.store.operations import Fence, Operation, Statement
 from outlast.store.url import open_store
 
 KILL = """
@@ -267,3 +267,20 @@ async def test_a_store_can_be_opened_without_a_host_in_the_url(postgres_url: str
     host = postgres_url.partition("?")[2]
     async with opened(f"postgresql:///postgres?user=postgres&{host}") as store:
         assert await store.commit(fence(), []) == ()
+
+
+async def test_a_fault_of_ours_fails_its_group_and_not_the_store(postgres_url: str) -> None:
+    wrong = Statement(
+        "storage wrong",
+        sqlite="",
+        postgres="DELETE FROM storage USING {rows} WHERE storage.agent = u.agent",
+        columns=[("agent", "text")],
+        key=1,
+    )
+    store = await open_store(postgres_url)
+    with pytest.raises(CommitFailed):
+        await store.commit(Fence.after("A/x", "me", None), [(wrong, ("A/x", "one too many"))])
+    await store.commit(Fence.after("A/y", "me", None), [])
+    assert await store.fetch(fencing.READ, "A/y") == [(1, "me", 1)]
+    assert await store.fetch(fencing.READ, "A/x") == []
+    await store.close()

@@ -11,7 +11,6 @@ import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from outlast.core.clock import seconds, to_datetime
 
@@ -100,6 +99,8 @@ def interval_timing(every: float | timedelta, now: int) -> Timing:
 
 def next_cron(cron: str, timezone: str, after: int) -> int:
     """The first occurrence of a cron text behind `after`; a `ValueError` says what is wrong with it."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
     from cronsim import CronSim, CronSimError
 
     try:

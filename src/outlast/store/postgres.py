@@ -204,6 +204,13 @@ class PostgresStore(Store):
                 attempt.undo_fences()
                 attempt.verdicts = [self._explained(error) for _ in attempt.group]
                 return
+            except Exception as error:
+                # A fault of ours. Whoever waits must hear of it, and the next group must go on.
+                logger.exception("a group could not be written")
+                self._drop_writer()
+                attempt.undo_fences()
+                attempt.verdicts = [error for _ in attempt.group]
+                return
             # A try that was in doubt may have come through in between, ahead of this one.
             await self._was_committed(attempt)
             return
