@@ -77,7 +77,11 @@ class Agent:
     def _make(cls, activation: Activation) -> Self:
         agent = cls.__new__(cls)
         agent._attach(activation)
+        parts = dict(vars(agent))
         agent.__init__()  # type: ignore[misc]
+        for name, part in parts.items():
+            if vars(agent).get(name) is not part:
+                raise TypeError(f"{cls.__name__}.__init__ replaces self.{name}, which Agent needs")
         return agent
 
     def _attach(self, activation: Activation) -> None:

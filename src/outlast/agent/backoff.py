@@ -29,23 +29,23 @@ class FiberRecovery:
     max_age: float | timedelta = timedelta(hours=24)
     scan_deadline: float | timedelta = 10.0
 
-    def delay_after(self, tries: int) -> int:
+    def delay_after(self, waits: int) -> int:
         """Milliseconds to wait after this many tries in a row without progress."""
-        factor = 2 ** min(max(tries - 1, 0), LARGEST_EXPONENT)
+        factor = 2 ** min(max(waits - 1, 0), LARGEST_EXPONENT)
         return int(min(seconds(self.retry_at_most), seconds(self.retry) * factor) * 1000)
 
 
-def attempted(row: FiberRow, now: int, options: FiberRecovery) -> tuple[int, int]:
-    """What to write before the hook is called: the tries, and when to try again if this fails.
+def attempted(row: FiberRow, now: int, options: FiberRecovery) -> tuple[int, int, int]:
+    """What to write before the hook is called: tries, waits, and when to try again if this fails.
 
     Tries bunched within half a `retry` count once, however often the process is restarted meanwhile:
     a series of deploys is not a fiber that kills its process.
     """
     if row.tries and row.retry_at is not None:
-        counted_at = row.retry_at - options.delay_after(row.tries)
+        counted_at = row.retry_at - options.delay_after(row.waits)
         if counted_at <= now < counted_at + options.delay_after(1) // 2:
-            return row.tries, row.retry_at
-    return row.tries + 1, now + options.delay_after(row.tries + 1)
+            return row.tries, row.waits, row.retry_at
+    return row.tries + 1, row.waits + 1, now + options.delay_after(row.waits + 1)
 
 
 Turn = Literal["now", "later", "too old"]

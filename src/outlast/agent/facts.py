@@ -67,8 +67,13 @@ class Facts:
             unit.facts[name] = text
 
         def durable() -> None:
-            self._stored[name] = text
+            if unit is not None:
+                self._stored[name] = text
             if then is not None:
                 then()
 
-        await self._commits.write([(_SET, (self._agent, name, text))], durable)
+        writing = self._commits.hand_over([(_SET, (self._agent, name, text))], durable)
+        if unit is None:
+            # From here on the next change builds on this one. If it fails, the object is discarded.
+            self._stored[name] = text
+            await writing

@@ -11,6 +11,7 @@ null. A plain fiber's row is deleted when it ends; a managed one is kept, with i
 | `snapshot` | what was stashed last; until then the input |
 | `interrupted_at` | when it was first found left behind since it last got anywhere |
 | `tries` | how often it was handed to the recovery hook since it last got anywhere |
+| `waits` | the same since any fiber of the agent got anywhere; how long to wait follows from it |
 | `retry_at` | when it will be handed over again, if that failed |
 """
 
@@ -23,7 +24,7 @@ from outlast.store.operations import BulkStatement, Query, Statement
 
 _COLUMNS = (
     "id, root_id, name, managed, status, idempotency_key, snapshot, metadata, error, created_at,"
-    " started_at, interrupted_at, settled_at, tries, retry_at"
+    " started_at, interrupted_at, settled_at, tries, waits, retry_at"
 )
 
 
@@ -45,6 +46,7 @@ class FiberRow:
     interrupted_at: int | None
     settled_at: int | None
     tries: int
+    waits: int
     retry_at: int | None
 
 
@@ -53,16 +55,17 @@ INSERT = Statement(
     sqlite="""
         INSERT INTO fibers
             (agent, id, root_id, name, managed, status, idempotency_key, snapshot, metadata,
-             created_at, started_at, tries)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+             created_at, started_at, interrupted_at, tries, waits, retry_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
         ON CONFLICT DO NOTHING
     """,
     postgres="""
         INSERT INTO fibers
             (agent, id, root_id, name, managed, status, idempotency_key, snapshot, metadata,
-             created_at, started_at, tries)
+             created_at, started_at, interrupted_at, tries, waits, retry_at)
         SELECT u.agent, u.id, u.root_id, u.name, u.managed, u.status, u.idempotency_key,
-               u.snapshot, u.metadata, u.created_at, u.started_at, u.tries
+               u.snapshot, u.metadata, u.created_at, u.started_at, u.interrupted_at, u.tries,
+               u.waits, u.retry_at
         FROM {rows}
         ON CONFLICT DO NOTHING
     """,
@@ -78,7 +81,10 @@ INSERT = Statement(
         ("metadata", "text"),
         ("created_at", "bigint"),
         ("started_at", "bigint"),
+        ("interrupted_at", "bigint"),
         ("tries", "bigint"),
+        ("waits", "bigint"),
+        ("retry_at", "bigint"),
     ],
     key=2,
     expect=True,
@@ -102,11 +108,11 @@ STASH = Statement(
 PROGRESS = Statement(
     "fibers progress",
     sqlite="""
-        UPDATE fibers SET tries = 0, retry_at = NULL, interrupted_at = NULL
+        UPDATE fibers SET tries = 0, waits = 0, retry_at = NULL, interrupted_at = NULL
         WHERE agent = ? AND id = ?
     """,
     postgres="""
-        UPDATE fibers SET tries = 0, retry_at = NULL, interrupted_at = NULL FROM {rows}
+        UPDATE fibers SET tries = 0, waits = 0, retry_at = NULL, interrupted_at = NULL FROM {rows}
         WHERE fibers.agent = u.agent AND fibers.id = u.id
     """,
     columns=[("agent", "text"), ("id", "text")],
@@ -177,13 +183,13 @@ ATTEMPT = Statement(
     "fibers attempt",
     sqlite="""
         UPDATE fibers SET status = ?3, interrupted_at = coalesce(interrupted_at, ?4), tries = ?5,
-            retry_at = ?6
+            waits = ?6, retry_at = ?7
         WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
     """,
     postgres="""
         UPDATE fibers SET status = u.status,
             interrupted_at = coalesce(fibers.interrupted_at, u.interrupted_at), tries = u.tries,
-            retry_at = u.retry_at
+            waits = u.waits, retry_at = u.retry_at
         FROM {rows}
         WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.settled_at IS NULL
     """,
@@ -193,6 +199,7 @@ ATTEMPT = Statement(
         ("status", "text"),
         ("interrupted_at", "bigint"),
         ("tries", "bigint"),
+        ("waits", "bigint"),
         ("retry_at", "bigint"),
     ],
     key=2,
@@ -202,14 +209,14 @@ ATTEMPT = Statement(
 RETRY = Statement(
     "fibers retry",
     sqlite="""
-        UPDATE fibers SET tries = ?3, retry_at = ?4
+        UPDATE fibers SET waits = ?3, retry_at = ?4
         WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
     """,
     postgres="""
-        UPDATE fibers SET tries = u.tries, retry_at = u.retry_at FROM {rows}
+        UPDATE fibers SET waits = u.waits, retry_at = u.retry_at FROM {rows}
         WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.settled_at IS NULL
     """,
-    columns=[("agent", "text"), ("id", "text"), ("tries", "bigint"), ("retry_at", "bigint")],
+    columns=[("agent", "text"), ("id", "text"), ("waits", "bigint"), ("retry_at", "bigint")],
     key=2,
 )
 
@@ -264,6 +271,9 @@ UNFINISHED = Query.same(
 )
 IS_ANY_UNFINISHED = Query.same(
     "SELECT 1 FROM fibers WHERE agent = ? AND settled_at IS NULL LIMIT 1"
+)
+ONE_UNFINISHED = Query.same(
+    f"SELECT {_COLUMNS} FROM fibers WHERE agent = ? AND id = ? AND settled_at IS NULL"
 )
 BY_ID = Query.same(f"SELECT {_COLUMNS} FROM fibers WHERE agent = ? AND id = ? AND managed = 1")
 BY_KEY = Query.same(f"SELECT {_COLUMNS} FROM fibers WHERE agent = ? AND idempotency_key = ?")

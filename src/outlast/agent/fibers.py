@@ -178,7 +178,10 @@ class Replaceable:
     def __init__(self, row: FiberRow, fibers: Fibers) -> None:
         self.row = row
         self.fibers = fibers
-        self.replaced = asyncio.get_running_loop().create_future()
+        self.replaced = asyncio.get_running_loop().create_future()  # the other row is durable
+        self.accepted: asyncio.Future[Any] | None = (
+            None  # somebody has taken its place; is it durable?
+        )
         self.is_open = True
 
     def take(self, fibers: Fibers) -> FiberRow | None:
@@ -187,6 +190,16 @@ class Replaceable:
             return None
         self.is_open = False
         return self.row
+
+    def replaced_by(self, fiber: Fiber) -> None:
+        """This fiber takes the place, as soon as that is durable."""
+
+        def known(accepted: asyncio.Future[Any]) -> None:
+            if accepted.exception() is None and not self.replaced.done():
+                self.replaced.set_result(None)
+
+        self.accepted = fiber.accepted
+        fiber.accepted.add_done_callback(known)
 
     def __enter__(self) -> None:
         self._token = _recovering.set(self)
@@ -228,7 +241,7 @@ class Fibers:
                 operations.insert(0, (rows.DELETE, (self.agent, old.id)))
         fiber = self.launch(row, function, has_input, operations)
         if recovering is not None and old is not None:
-            recovering.replaced.set_result(None)
+            recovering.replaced_by(fiber)
         return FiberHandle(fiber)
 
     def new_row(
@@ -257,10 +270,11 @@ class Fibers:
             error=None,
             created_at=now,
             started_at=None if managed else now,
-            interrupted_at=None,
+            interrupted_at=None if old is None else old.interrupted_at,
             settled_at=None,
             tries=0 if old is None else old.tries,
-            retry_at=None,
+            waits=0 if old is None else old.waits,
+            retry_at=None if old is None else old.retry_at,
         )
 
     def insertion(self, row: FiberRow) -> Operation:
@@ -276,7 +290,10 @@ class Fibers:
             row.metadata,
             row.created_at,
             row.started_at,
+            row.interrupted_at,
             row.tries,
+            row.waits,
+            row.retry_at,
         )
 
     def launch(
@@ -431,8 +448,10 @@ class Fibers:
             self._interrupted(fiber)
 
     def _ended(self, fiber: Fiber) -> None:
-        if self.running.pop(fiber.id, None) is not None and self.on_end is not None:
-            self.on_end(fiber)
+        if self.running.get(fiber.id) is fiber:
+            del self.running[fiber.id]
+            if self.on_end is not None:
+                self.on_end(fiber)
 
     def _resolve(self, fiber: Fiber, error: BaseException | None, result: Any = None) -> None:
         if fiber.result.done():

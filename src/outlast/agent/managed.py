@@ -78,7 +78,7 @@ class ManagedFibers:
         has_input = input is not UNSET
         snapshot = json.encode(input, "input") if has_input else None
         described = None if metadata is None else json.encode(metadata, "metadata")
-        existing = await self._existing(id, idempotency_key)
+        existing = await self._existing_or_free(id, idempotency_key)
         if existing is None:
             row = self._fibers.new_row(
                 name,
@@ -105,6 +105,24 @@ class ManagedFibers:
             await self.wait(existing.id)
         found = await self._row(existing.id) or existing
         return self._inspection(found, accepted=False)
+
+    async def _existing_or_free(self, id: str | None, key: str | None) -> FiberRow | None:
+        """The fiber with this id or key; None when it can be started here and now.
+
+        Code that still runs under the id (just started, or cancelled and not at its end yet) comes
+        first: it must neither be displaced nor write into the row of its successor.
+        """
+        while True:
+            existing = await self._existing(id, key)
+            live = self._fibers.running.get(id) if id is not None else None
+            if existing is not None or live is None:
+                return existing
+            if live.unit is not None and live.unit is self._fibers.commits.current():
+                raise FiberConflict(f"the fiber {id!r} is started in this commit() block already")
+            if not live.accepted.done():
+                await asyncio.wait({live.accepted})
+            elif live.task is not None:
+                await asyncio.wait({live.task})
 
     async def _existing(self, id: str | None, key: str | None) -> FiberRow | None:
         by_id = await self._row(id) if id is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +24,7 @@ from outlast.agent.fibers import (
 )
 from outlast.core import json
 from outlast.core.clock import seconds, to_datetime
-from outlast.core.errors import FiberConflict, NotInFiber, OutlastError
+from outlast.core.errors import CommitRefused, FiberConflict, NotInFiber
 from outlast.core.text import described, storable
 from outlast.host.alarms import alarm
 from outlast.store.operations import Operation
@@ -35,6 +36,8 @@ T = TypeVar("T")
 ALARM = "fibers"
 PAGE = 50
 WARN_FROM = 3
+FIRST_RESCAN = 1.0  # seconds
+LAST_RESCAN = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class FiberRecoveryContext:
         fiber = self._fibers.launch(
             self._row, function, _takes_two(function), [operation], claim=False
         )
-        self._place.replaced.set_result(None)
+        self._place.replaced_by(fiber)
         return FiberHandle(fiber)
 
 
@@ -120,6 +123,8 @@ class Recovery:
         self._woken = False
         self._tried: set[str] = set()  # by this activation
         self._hooks: set[str] = set()  # whose hook still runs, though it has replaced its fiber
+        self._passed_over: set[str] = set()  # because of that
+        self._failures = 0  # scans in a row that could not be finished
         self.on_settled: Callable[[str], None] | None = None
 
     def scan_soon(self, *, woken: bool = False) -> asyncio.Task[None]:
@@ -136,14 +141,28 @@ class Recovery:
             while True:
                 self._again = False
                 await self._scan_once()
+                self._failures = 0
                 if not self._again:
                     return
-        except OutlastError as error:
+        except Exception as error:
             if self._activation.ended is None:
-                logger.error("%s: recovery was interrupted: %s", self._fibers.agent, error)
-                raise
+                logger.error("%s: recovery was interrupted: %r", self._fibers.agent, error)
+                self._scan_later()
         finally:
             self._scan = None
+
+    def _scan_later(self) -> None:
+        """A scan could not be finished (the store, or a fault): it must not have been the last."""
+        delay = min(LAST_RESCAN, FIRST_RESCAN * 2 ** min(self._failures, 20))
+        self._failures += 1
+        self._activation.hold()
+
+        def again() -> None:
+            if self._activation.ended is None:
+                self.scan_soon(woken=True)
+            self._activation.release()
+
+        asyncio.get_running_loop().call_later(delay, again, context=contextvars.Context())
 
     async def _scan_once(self) -> None:
         """One pass over the rows that nobody runs, oldest first."""
@@ -153,7 +172,10 @@ class Recovery:
         handled = failed = 0
         waiting: list[FiberRow] = []
         overdue = False
-        async for row in self._orphans():
+        async for found in self._orphans():
+            row = await self._as_it_is(found.id)
+            if row is None:
+                continue  # it ended while others were being recovered
             now = self._activation.clock.now()
             known = self._activation.is_continued or row.id in self._tried
             turn = turn_of(row, now, self._options, same_process=known)
@@ -173,6 +195,16 @@ class Recovery:
         if handled or waiting or overdue or woken:
             await self._arm(waiting, overdue, progress=handled > failed)
 
+    async def _as_it_is(self, id: str) -> FiberRow | None:
+        """The row as it is now, if it is still one that nobody runs."""
+        found = await self._activation.store.fetch(rows.ONE_UNFINISHED, self._fibers.agent, id)
+        return FiberRow(*found[0]) if found and not self._is_taken(id) else None
+
+    def _is_taken(self, id: str) -> bool:
+        if id in self._hooks:
+            self._passed_over.add(id)
+        return id in self._fibers.running or id in self._hooks
+
     async def _orphans(self) -> AsyncIterator[FiberRow]:
         """The rows that nobody runs, in slices."""
         after = (-1, "")
@@ -183,7 +215,7 @@ class Recovery:
             for values in found:
                 row = FiberRow(*values)
                 after = (row.created_at, row.id)
-                if row.id not in self._fibers.running and row.id not in self._hooks:
+                if not self._is_taken(row.id):
                     yield row
             if len(found) < PAGE:
                 return
@@ -194,13 +226,24 @@ class Recovery:
         self._emit("fiber:recovery:detected", row)
         self._emit("fiber:run:interrupted", row, recovery_reason="orphaned")
         now = clock.now()
-        tries, retry_at = attempted(row, now, self._options)
+        tries, waits, retry_at = attempted(row, now, self._options)
         status = "interrupted" if row.managed else row.status
         self._tried.add(row.id)
-        await self._fibers.commits.commit(
-            [(rows.ATTEMPT, (agent, row.id, status, now, tries, retry_at))]
+        try:
+            await self._fibers.commits.commit(
+                [(rows.ATTEMPT, (agent, row.id, status, now, tries, waits, retry_at))]
+            )
+        except CommitRefused:
+            return None  # it was cancelled meanwhile
+        interrupted_at = row.interrupted_at or now
+        row = replace(
+            row,
+            status=status,
+            interrupted_at=interrupted_at,
+            tries=tries,
+            waits=waits,
+            retry_at=retry_at,
         )
-        row = replace(row, status=status, tries=tries, retry_at=retry_at)
         if tries >= WARN_FROM:
             logger.warning(
                 "%s: the fiber %r (%s) is recovered for the %d. time without having stashed anything",
@@ -213,7 +256,7 @@ class Recovery:
         place = Replaceable(row, self._fibers)
         self._hooks.add(row.id)
         hook = self._activation.spawn(self._call(row, place), f"recover {row.name}")
-        hook.add_done_callback(lambda _: self._hooks.discard(row.id))
+        hook.add_done_callback(lambda _: self._hook_ended(row.id))
         hook.add_done_callback(retrieve)
         await asyncio.wait({hook, place.replaced}, return_when=asyncio.FIRST_COMPLETED)
         if place.replaced.done():
@@ -223,6 +266,14 @@ class Recovery:
             raise asyncio.CancelledError
         return row if hook.result() else None
 
+    def _hook_ended(self, id: str) -> None:
+        """If a scan passed its fiber over meanwhile, it may have been left again: look once more."""
+        self._hooks.discard(id)
+        if id in self._passed_over:
+            self._passed_over.discard(id)
+            if self._activation.ended is None:
+                self.scan_soon()
+
     async def _call(self, row: FiberRow, place: Replaceable) -> bool:
         """Call the hook, and store what came of it. True: it failed and the row was kept."""
         agent = self._fibers.agent
@@ -231,18 +282,22 @@ class Recovery:
                 answer = self._hook(FiberRecoveryContext(row, self._fibers, place))
                 if inspect.isawaitable(answer):
                     answer = await answer
-                resolution = None if place.replaced.done() else _resolution(row, answer)
-        except Exception as error:
+            if place.accepted is not None:
+                await place.accepted
+                return False
+            ending = self._ending(row, _resolution(row, answer))
+        except (Exception, asyncio.CancelledError) as error:
+            if self._activation.ended is not None:
+                raise
             logger.exception("%s: on_fiber_recovered failed for %r", agent, row.name)
             self._emit("fiber:recovery:failed", row, error=str(error), reason="hook_raised")
-            if place.replaced.done():
-                return False
+            if place.accepted is not None:
+                await asyncio.wait({place.accepted})
+                return place.accepted.exception() is not None
             if not row.managed:
                 return True
-            resolution = FiberResolution("error", described(error))
-        if place.replaced.done():
-            return False
-        await self._fibers.commits.commit([self._ending(row, resolution)])
+            ending = self._ending(row, FiberResolution("error", described(error)))
+        await self._fibers.commits.commit([ending])
         self._emit("fiber:recovery:handled", row, status="managed" if row.managed else "user")
         if self.on_settled is not None:
             self.on_settled(row.id)

@@ -132,8 +132,7 @@ class Schedules:
                 return self._shown(existing)
         try:
             await self._commits.write(
-                [self._insertion(row), *rows.rearm(self._agent)],
-                lambda: self._activation.alarm_was_set(row.run_at),
+                [self._insertion(row), *rows.rearm(self._agent)], lambda: self._made(row)
             )
         except CommitRefused:
             if row.identity is None:
@@ -142,8 +141,11 @@ class Schedules:
             if existing is None:
                 raise
             return self._shown(existing)
-        self._emit("schedule:create", row)
         return self._shown(row)
+
+    def _made(self, row: ScheduleRow) -> None:
+        self._emit("schedule:create", row)
+        self._activation.alarm_was_set(row.run_at)
 
     def _insertion(self, row: ScheduleRow) -> Operation:
         return rows.INSERT, (
@@ -307,7 +309,7 @@ class Schedules:
                 if attempt == retry.max_attempts:
                     self._report(row, described(error), attempts=attempt, error=error)
                     return self._put_off(row)  # ours, not the callback's: it is not consumed by it
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
                 if self._activation.ended is not None:
                     raise OutlastError("left for the next activation") from error
                 if attempt == retry.max_attempts:
@@ -328,7 +330,11 @@ class Schedules:
 
     def _next(self, row: ScheduleRow) -> tuple[int, int, int] | None:
         """The next occurrence that is not past; never the one that just ran, also if clocks go back."""
-        following = row.timing.after(max(self._activation.clock.now(), row.occurrence))
+        try:
+            following = row.timing.after(max(self._activation.clock.now(), row.occurrence))
+        except ValueError as error:  # a time zone that is gone: it may come back
+            self._report(row, str(error), attempts=0)
+            return self._put_off(row)
         return None if following is None else (following, following, 0)
 
     def _put_off(self, row: ScheduleRow) -> tuple[int, int, int]:
@@ -338,7 +344,7 @@ class Schedules:
     # --- telling ---------------------------------------------------------------------------------
 
     def _report(
-        self, row: ScheduleRow, why: str, *, attempts: int, error: Exception | None = None
+        self, row: ScheduleRow, why: str, *, attempts: int, error: BaseException | None = None
     ) -> None:
         logger.error(
             "%s: the schedule %r failed: %s", self._agent, row.callback, why, exc_info=error

@@ -10,7 +10,7 @@ from typing import Self
 
 from outlast.core.errors import CommitFailed
 from outlast.host.activation import Activation
-from outlast.store.operations import Operation
+from outlast.store.operations import Operation, Outcome
 
 _open_unit: ContextVar[Unit | None] = ContextVar("outlast_unit", default=None)
 
@@ -26,7 +26,8 @@ class Unit:
         self.outer: Unit | None = None  # an open unit further out: of this agent, or of another
         self.joins: Unit | None = None  # an open unit of this same agent, which this one is part of
         self.is_open = False
-        self.committed: asyncio.Future[None] | None = None  # made when somebody wants to wait
+        self.committed: Outcome | None = None  # made when somebody wants to wait
+        self._used = False
         self.written: dict[str, str | None] = {}  # storage keys as the code inside must see them
         self.facts: dict[str, str] = {}  # and facts
 
@@ -39,14 +40,17 @@ class Unit:
         if then is not None:
             self._then.append(then)
 
-    def outcome(self) -> asyncio.Future[None]:
-        """Resolved when the unit is durable; raises when it was given up."""
+    def outcome(self) -> Outcome:
+        """Resolved when the unit is durable; raises when it was given up. One for all who wait."""
         if self.committed is None:
-            self.committed = asyncio.get_running_loop().create_future()
+            self.committed = Outcome(loop=asyncio.get_running_loop())
             self.committed.add_done_callback(lambda future: future.exception())
         return self.committed
 
     async def __aenter__(self) -> Self:
+        if self._used:
+            raise RuntimeError("a commit() block is used once; call commit() again")
+        self._used = True
         self.outer = _open_unit.get()
         self.joins = self._commits.current()
         self.is_open = self.joins is None
@@ -90,7 +94,7 @@ class Unit:
         for then in self._then:
             then()
         if self.committed is not None and not self.committed.done():
-            self.committed.set_result(None)
+            self.committed.set_result(())
 
     def _give_up(self, error: BaseException) -> None:
         if self.committed is not None and not self.committed.done():
@@ -117,14 +121,19 @@ class Commits:
         return unit
 
     def hand_over(
-        self, operations: list[Operation]
-    ) -> asyncio.Future[tuple[int, ...]] | asyncio.Future[None]:
-        """Queue these writes now, in the open block if there is one. Await the result for the outcome."""
+        self, operations: list[Operation], then: Callable[[], None] | None = None
+    ) -> asyncio.Future[tuple[int, ...]]:
+        """Queue these writes now, in the open block if there is one. Await the result for the outcome.
+
+        `then` runs when they are durable, also if whoever waits is cancelled meanwhile."""
         unit = self.current()
         if unit is not None:
-            unit.add(operations, None)
+            unit.add(operations, then)
             return unit.outcome()
-        return self.commit(operations)
+        outcome = self.commit(operations)
+        if then is not None:
+            outcome.add_done_callback(lambda done: None if done.exception() else then())
+        return outcome
 
     async def write(
         self, operations: list[Operation], then: Callable[[], None] | None = None
@@ -136,10 +145,7 @@ class Commits:
         if unit is not None:
             unit.add(operations, then)
             return None
-        outcome = self.commit(operations)
-        if then is not None:  # also when whoever waits is cancelled: it is durable all the same
-            outcome.add_done_callback(lambda done: None if done.exception() else then())
-        return await outcome
+        return await self.hand_over(operations, then)
 
     def commit(self, operations: list[Operation]) -> asyncio.Future[tuple[int, ...]]:
         """A commit of its own, whatever block is open. It is handed over now; await its outcome."""

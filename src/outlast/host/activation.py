@@ -31,6 +31,7 @@ class Activation:
         events: Events,
         on_idle: Callable[[Activation], None],
         on_alarm_set: Callable[[int], None],
+        new_context: Callable[[], Context] = Context,
     ) -> None:
         self.address = address
         self.store = store
@@ -45,6 +46,7 @@ class Activation:
         self.tasks: set[asyncio.Task[Any]] = set()
         self.alarm_was_set = on_alarm_set
         self._on_idle = on_idle
+        self._new_context = new_context
         self._holds = 0
         self._loop = asyncio.get_running_loop()
 
@@ -66,9 +68,13 @@ class Activation:
     def spawn(
         self, work: Coroutine[Any, Any, Any], name: str, context: Context | None = None
     ) -> asyncio.Task[Any]:
-        """Run something for this agent. It is held, and not left behind, until that ends."""
+        """Run something for this agent. It is held, and not left behind, until that ends.
+
+        It runs in a context of its own, unless one is given: what is done for an agent does not
+        belong to whoever happened to wake it, nor to a commit() block that is open there.
+        """
         self.hold()
-        task = self._loop.create_task(work, name=name, context=context)
+        task = self._loop.create_task(work, name=name, context=context or self._new_context())
         self.tasks.add(task)
         task.add_done_callback(self._done)
         return task

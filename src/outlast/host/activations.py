@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextvars import Context
 from typing import Any
 
 from outlast.core.clock import Clock
@@ -47,7 +48,8 @@ class Activations:
         idle_timeout: float,
         on_alarm_set: Callable[[int], None],
         on_quiet: Callable[[], None],
-        on_discarded: Callable[[Address, Exception], None],
+        on_discarded: Callable[[Address, Exception, Fence | None], None],
+        new_context: Callable[[], Context],
     ) -> None:
         self._classes = classes
         self._store = store
@@ -59,6 +61,7 @@ class Activations:
         self._on_alarm_set = on_alarm_set
         self._on_quiet = on_quiet
         self._on_discarded = on_discarded  # with unfinished work: somebody has to take that up
+        self._new_context = new_context
         self._loop = asyncio.get_running_loop()
         self._live: dict[Address, Activation] = {}
         self._idle: OrderedDict[Activation, float] = OrderedDict()  # since when, oldest first
@@ -111,6 +114,7 @@ class Activations:
             events=self._events,
             on_idle=self._became_idle,
             on_alarm_set=self._on_alarm_set,
+            new_context=self._new_context,
         )
         self._live[address] = activation
         activation.ready = activation.spawn(self._prepare(activation), f"activate {address}")
@@ -136,11 +140,11 @@ class Activations:
             await activation.agent._start()
             activation.ready = None
         except OutlastError as error:
-            self._end(activation, error)
+            self._discard(activation, error)
             raise
         except Exception as error:
             failure = ActivationFailed(f"{address}: {doing} raised {type(error).__name__}: {error}")
-            self._end(activation, failure)
+            self._discard(activation, failure)
             raise failure from error
         except BaseException:
             self._end(activation, HostStopped("the host was stopped"))
@@ -153,8 +157,11 @@ class Activations:
             self._idle[activation] = self._loop.time()
             self._idle.move_to_end(activation)
             if self._sweep is None and not self._stopped:
-                self._sweep = self._loop.call_later(self._idle_timeout, self._evict)
+                self._sweep_in(self._idle_timeout)
         self._on_quiet()
+
+    def _sweep_in(self, delay: float) -> None:
+        self._sweep = self._loop.call_later(delay, self._evict, context=Context())
 
     def _evict(self) -> None:
         """Let go of what has been idle for long enough, and come back for the next."""
@@ -164,6 +171,9 @@ class Activations:
             activation, since = next(iter(self._idle.items()))
             if activation.held or activation.ended is not None:
                 del self._idle[activation]
+            elif activation.fence is not None and self._store.is_writing(activation.fence):
+                self._sweep_in(self._idle_timeout)  # a commit that nobody waits for
+                return
             elif since + self._idle_timeout <= now:
                 del self._idle[activation]
                 del self._live[activation.address]
@@ -176,18 +186,22 @@ class Activations:
                 )
                 self._events.emit("lifecycle:evicted", activation.address.text)
             else:
-                self._sweep = self._loop.call_later(since + self._idle_timeout - now, self._evict)
+                self._sweep_in(since + self._idle_timeout - now)
                 return
 
     def _fence_closed(self, activation: Activation, reason: Exception) -> None:
         """Its writes are refused from now on: discard the object."""
-        unfinished = any(task is not activation.ready for task in activation.tasks)
         if isinstance(reason, OwnershipLost):
             logger.warning("%s", reason)
             self._events.emit("fence:lost", activation.address.text, reason=str(reason))
+        self._discard(activation, reason)
+
+    def _discard(self, activation: Activation, reason: Exception) -> None:
+        """End it, and see that work which it leaves unfinished is taken up again."""
+        unfinished = any(task is not activation.ready for task in activation.tasks)
         self._end(activation, reason)
         if unfinished:
-            self._on_discarded(activation.address, reason)
+            self._on_discarded(activation.address, reason, activation.fence)
 
     def _end(self, activation: Activation, reason: Exception) -> None:
         """This activation is over. Its work stops; its rows stay for the next one."""

@@ -8,6 +8,7 @@ death. If it fails to, it is tried again, later and later.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -22,6 +23,7 @@ Key = tuple[str, str]  # agent, source
 
 LONGEST_SLEEP = 30.0  # seconds; then the wall clock is read again, in case it was set
 MOST_AT_ONCE = 100
+MAKE_WAY_AFTER = 30.0  # seconds
 FIRST_RETRY = 1_000  # milliseconds
 LAST_RETRY = 300_000
 
@@ -80,6 +82,7 @@ class Alarms:
         self._armed_for: int | None = None
         self._round: asyncio.Task[None] | None = None
         self._firing: dict[Key, asyncio.Task[None]] = {}
+        self._fired_at: dict[Key, float] = {}  # since when, by the loop's time
         self._failures: dict[Key, tuple[int, int]] = {}  # how often; not before
         self._fired: dict[Key, int] = {}  # the `wake_at` of what was seen to, until its row is read
         self._heard: int | None = None  # the earliest that was set while rows were being read
@@ -102,7 +105,9 @@ class Alarms:
         if self._stopped:
             return
         if self._round is None:
-            self._round = self._loop.create_task(self._look(), name="outlast-alarms")
+            self._round = self._loop.create_task(
+                self._look(), name="outlast-alarms", context=contextvars.Context()
+            )
         else:
             self._again = True
 
@@ -168,13 +173,23 @@ class Alarms:
             at = max(wake_at, self._failures.get(key, (0, 0))[1])
             if at > now:
                 following = at if following is None else min(following, at)
-            elif len(self._firing) < MOST_AT_ONCE:
+            elif self._has_room():
+                self._fired_at[key] = self._loop.time()
                 self._firing[key] = self._loop.create_task(
                     self._fire_one(key, wake_at), name=f"outlast-alarm {agent} {source}"
+                )
+            else:
+                following = (
+                    now + FIRST_RETRY if following is None else min(following, now + FIRST_RETRY)
                 )
         self._disarm()
         if following is not None:
             self._arm(following)
+
+    def _has_room(self) -> bool:
+        """Many at once, but not all; what has been at it for long holds up no others."""
+        now = self._loop.time()
+        return sum(now - at < MAKE_WAY_AFTER for at in self._fired_at.values()) < MOST_AT_ONCE
 
     async def _fire_one(self, key: Key, wake_at: int) -> None:
         try:
@@ -189,6 +204,7 @@ class Alarms:
             self._failed(key, error)
         finally:
             del self._firing[key]
+            del self._fired_at[key]
             self.look()
 
     def _failed(self, key: Key, why: object) -> None:
@@ -205,7 +221,9 @@ class Alarms:
         self._disarm()
         self._armed_for = at
         delay = max(0.0, (at - self._clock.now()) / 1000)
-        self._timer = self._loop.call_later(min(delay, LONGEST_SLEEP), self.look)
+        self._timer = self._loop.call_later(
+            min(delay, LONGEST_SLEEP), self.look, context=contextvars.Context()
+        )
 
     def _disarm(self) -> None:
         self._armed_for = None

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -30,6 +30,7 @@ from outlast.host.hosted import Hosted
 from outlast.host.stub import Stub
 from outlast.store import fencing
 from outlast.store.base import Store
+from outlast.store.operations import Fence
 from outlast.store.url import open_store
 
 logger = logging.getLogger("outlast.host")
@@ -38,6 +39,8 @@ A = TypeVar("A")
 
 FIRST_REBOOT = 1.0  # seconds
 LAST_REBOOT = 300.0
+BOOT_SLOT = 10.0  # seconds after which an agent that is still starting makes way for the next
+CLOSE_WITHIN = 5.0  # seconds for the store to find out what became of the last commits
 
 _inside: ContextVar[Host | None] = ContextVar("outlast_inside", default=None)
 
@@ -133,6 +136,7 @@ class Host:
             on_alarm_set=self._alarms.heard,
             on_quiet=self._poke,
             on_discarded=self._reboot_later,
+            new_context=self._new_context,
         )
         self._state = "running"
         self._boot_task = self._in_background(self._boot(), "outlast-boot")
@@ -149,7 +153,13 @@ class Host:
             await self._drain(self._shutdown_timeout if timeout is None else seconds(timeout))
         finally:
             try:
-                await self.store.close()
+                async with asyncio.timeout(CLOSE_WITHIN):
+                    await self.store.close()
+            except TimeoutError:
+                logger.error(
+                    "the store does not answer; the outcome of the last commits is not known"
+                )
+                self.store.give_up("the host was stopped while the store did not answer")
             finally:
                 self._state = "stopped"
                 self._poke()
@@ -226,7 +236,15 @@ class Host:
 
     # --- taking up what was discarded ------------------------------------------------------------
 
-    def _reboot_later(self, address: Address, reason: Exception) -> None:
+    def _new_context(self) -> Context:
+        """A fresh context for work inside this host."""
+        context = Context()
+        context.run(_inside.set, self)
+        return context
+
+    def _reboot_later(
+        self, address: Address, reason: Exception, fence: Fence | None = None
+    ) -> None:
         """Take up the work of a discarded agent again, later and later if it goes on failing."""
         if self._state != "running":
             return
@@ -238,15 +256,21 @@ class Host:
 
         def reboot() -> None:
             if self._state == "running":
-                self._in_background(self._reboot(address, reason), f"reboot {address}")
+                self._in_background(self._reboot(address, reason, fence), f"reboot {address}")
 
-        self._loop.call_later(delay, reboot)
+        self._loop.call_later(delay, reboot, context=Context())
 
-    async def _reboot(self, address: Address, reason: Exception) -> None:
-        if isinstance(reason, OwnershipLost):
+    async def _reboot(self, address: Address, reason: Exception, fence: Fence | None) -> None:
+        try:
             rows = await self.store.fetch(fencing.READ, address.root.text)
-            if rows and rows[0][1] != self.owner:
-                return  # another host has it now
+        except OutlastError as error:
+            self._reboot_later(address, error, fence)
+            return
+        if rows and isinstance(reason, OwnershipLost) and fence is not None:
+            epoch, owner, _ = rows[0]
+            # An older epoch is no other host: a last commit of a dead process, or an older store.
+            if owner != self.owner and epoch >= fence.epoch:
+                return
         await self._wake(address)
 
     # --- waking ----------------------------------------------------------------------------------
@@ -256,15 +280,14 @@ class Host:
         limit = asyncio.Semaphore(self._boot_concurrency)
 
         async def wake(address: Address) -> None:
-            try:
-                await self._wake(address)
-            finally:
-                limit.release()
+            waking = self._in_background(self._wake(address), f"wake {address}")
+            await asyncio.wait({waking}, timeout=BOOT_SLOT)  # one that hangs holds up no others
+            limit.release()
 
         try:
             async for address in unfinished(self.store, self._classes):
                 await limit.acquire()
-                self._in_background(wake(address), f"wake {address}")
+                self._in_background(wake(address), f"wake {address} in its turn")
             self._alarms.look()  # an `on_start` that hangs must not hold up alarms
             for _ in range(self._boot_concurrency):
                 await limit.acquire()

@@ -276,6 +276,20 @@ class Store(ABC):
     def _fsync_in_thread(self) -> bool:
         return False
 
+    def is_writing(self, fence: Fence) -> bool:
+        """True while a batch under this fence has no outcome yet."""
+        return any(batch.fence is fence for batch in self._pending())
+
+    def give_up(self, reason: str) -> None:
+        """Let go of an engine that does not answer; whoever waits is told that nobody knows."""
+        pending = self._pending()
+        self.abandon(reason)
+        for batch in pending:
+            if not batch.outcome.done():
+                batch.outcome.set_exception(
+                    StoreClosed(f"{reason}: whether this commit is durable is not known")
+                )
+
     async def close(self) -> None:
         """Write what was handed over, then let go of the engine. Again: nothing."""
         if self._closed is None:

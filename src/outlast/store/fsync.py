@@ -85,6 +85,8 @@ class SlowDisk:
                     self._checkpoint()
             except OSError as problem:
                 error = problem
+            except BaseException as problem:  # whatever it is, somebody waits for this to end
+                error = OSError(f"the log could not be made durable: {problem!r}")
             elapsed = time.perf_counter() - begun
             finished.set()
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
@@ -127,12 +129,12 @@ class SlowDisk:
 
         And truncate it: its size is what tells that the next one is due.
         """
-        if self._checkpointer is None:
-            database = str(self._wal).removesuffix("-wal")
-            self._checkpointer = sqlite3.connect(
-                database, isolation_level=None, timeout=0, check_same_thread=False
-            )
         with contextlib.suppress(sqlite3.Error):  # the next one will do it
+            if self._checkpointer is None:
+                database = str(self._wal).removesuffix("-wal")
+                self._checkpointer = sqlite3.connect(
+                    database, isolation_level=None, timeout=0, check_same_thread=False
+                )
             self._checkpointer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
+
+logger = logging.getLogger("outlast.store")
 
 ColumnType = Literal["text", "bigint"]
 Argument = str | int | None
@@ -96,7 +99,10 @@ class Fence:
         if self.closed is None:
             self.closed = reason
             if self.on_closed is not None:
-                self.on_closed(reason)
+                try:
+                    self.on_closed(reason)
+                except Exception:  # others in the same group wait for their outcome
+                    logger.exception("%s could not be discarded", self.root)
 
 
 class Outcome(asyncio.Future[tuple[int, ...]]):

@@ -54,6 +54,7 @@ except ImportError as missing:
 logger = logging.getLogger("outlast.store")
 
 READERS = 4
+ANSWER_WITHIN = 30.0  # seconds; a server that is silent for longer is taken for lost
 MOST_SLOTS = 200  # planning a longer statement takes longer than executing its parts one by one
 FIRST_RETRY = 0.05  # seconds
 LAST_RETRY = 2.0
@@ -121,6 +122,8 @@ class PostgresStore(Store):
                 self._dsn,
                 min_size=1,
                 max_size=READERS,
+                timeout=10,
+                command_timeout=READ_FOR,
                 server_settings={"search_path": self._schema, "application_name": "outlast"},
             )
         except ValueError as error:  # asyncpg cannot make sense of the URL
@@ -133,6 +136,7 @@ class PostgresStore(Store):
         return await asyncpg.connect(
             self._dsn,
             timeout=10,
+            command_timeout=ANSWER_WITHIN,
             server_settings={
                 "search_path": self._schema,
                 "application_name": "outlast",
@@ -208,8 +212,9 @@ class PostgresStore(Store):
                 # A fault of ours. Whoever waits must hear of it, and the next group must go on.
                 logger.exception("a group could not be written")
                 self._drop_writer()
-                attempt.undo_fences()
-                attempt.verdicts = [error for _ in attempt.group]
+                attempt.doubt()
+                if not await self._was_committed(attempt):
+                    attempt.verdicts = [error for _ in attempt.group]
                 return
             # A try that was in doubt may have come through in between, ahead of this one.
             await self._was_committed(attempt)

@@ -6,6 +6,7 @@ moves to a thread, and only where it is slow (`fsync.SlowDisk`).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import logging
@@ -206,6 +207,17 @@ class SqliteStore(Store):
             self._transact(attempt)
         except sqlite3.Error as error:
             self._rescue(attempt, error)
+            return
+        except MemoryError as error:
+            self._doubt(attempt, error)
+            return
+        except Exception as error:  # a fault of ours: whoever waits must hear of it
+            logger.exception("a group could not be written")
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            attempt.undo_fences()
+            for batch in group:
+                self._fail(batch, error)
             return
         self._retry_after = FIRST_RETRY
         if self._disk.in_thread:
@@ -429,6 +441,8 @@ class SqliteStore(Store):
     # --- reading ---------------------------------------------------------------------------------
 
     async def _fetch(self, query: Query, arguments: Sequence[Any]) -> list[Row]:
+        while self._writing is not None:  # what it wrote can be seen, but is not durable yet
+            await asyncio.wait({self._writing.group[-1].outcome})
         try:
             if not query.bulk:
                 return self._db.execute(query.sqlite, arguments).fetchall()

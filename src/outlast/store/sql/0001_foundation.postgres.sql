@@ -29,6 +29,7 @@ CREATE TABLE fibers (
     interrupted_at  BIGINT,
     settled_at      BIGINT,
     tries           BIGINT NOT NULL,
+    waits           BIGINT NOT NULL,
     retry_at        BIGINT,
     PRIMARY KEY (agent, id)
 ) WITH (fillfactor = 70);

@@ -29,6 +29,7 @@ CREATE TABLE fibers (
     interrupted_at  INTEGER,
     settled_at      INTEGER,
     tries           INTEGER NOT NULL,
+    waits           INTEGER NOT NULL,
     retry_at        INTEGER,
     PRIMARY KEY (agent, id)
 ) WITHOUT ROWID;
