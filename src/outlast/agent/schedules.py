@@ -8,10 +8,8 @@ that raises is retried in the process; what is left then is reported and never h
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 import logging
-import random
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
@@ -68,7 +66,6 @@ class Schedules:
         self._running: set[str] = set()
         self._scan: asyncio.Task[None] | None = None
         self._again = False
-        self._chance = random.Random()
 
     # --- making and looking ----------------------------------------------------------------------
 
@@ -281,6 +278,8 @@ class Schedules:
 
     async def _outcome(self, row: ScheduleRow) -> tuple[int, int, int] | None:
         """Run the callback. Returns the next occurrence, when to run it and how often put off; None: done."""
+        import random
+
         now = self._activation.clock.now
         try:
             payload = json.decode(row.payload)
@@ -298,7 +297,7 @@ class Schedules:
             return self._put_off(row)
         for attempt in range(1, retry.max_attempts + 1):
             if attempt > 1:
-                await asyncio.sleep(retry.delay_before(attempt, self._chance))
+                await asyncio.sleep(retry.delay_before(attempt, random.Random()))
             try:
                 self._emit("schedule:execute", row, attempt=attempt)
                 await self._call(callback, payload, row)
@@ -395,6 +394,8 @@ class Schedules:
 
 
 def _identity(timing: Timing, callback: str, payload: str) -> str:
+    import hashlib
+
     parts = [timing.kind, callback, payload, timing.cron, timing.timezone, timing.interval]
     return hashlib.sha256(json.encode(parts).encode()).hexdigest()
 

@@ -7,12 +7,14 @@ minutes runs in both hours.
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from outlast.core.clock import seconds, to_datetime
+
+if TYPE_CHECKING:
+    import random
 
 ScheduleKind = Literal["delayed", "scheduled", "cron", "interval"]
 FARTHEST = 253_402_300_799_000  # the end of the year 9999

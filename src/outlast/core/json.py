@@ -8,9 +8,8 @@ U+FFFD, and NaN and the infinities become null.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
-
-import pydantic_core
 
 Value = dict[str, "Value"] | list["Value"] | str | int | float | bool | None
 
@@ -18,6 +17,20 @@ MAX_DEPTH = 150  # the decoder stops at 200
 MAX_DIGITS = 4_000  # the decoder stops at 4,300
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+@cache
+def _core() -> Any:
+    """pydantic_core, loaded when it is first used: it takes longer than all of outlast."""
+    import pydantic_core
+
+    pydantic_core.to_json("")  # it loads some more by itself at first
+    return pydantic_core
+
+
+def prepare() -> None:
+    """Load the encoder now, rather than in the middle of something."""
+    _core()
 
 
 def encode(value: object, what: str = "value") -> str:
@@ -34,10 +47,11 @@ def encode(value: object, what: str = "value") -> str:
     """
     if type(value) not in _SCALARS and not _is_strict(value, MAX_DEPTH - 1):
         _complain(value, what, MAX_DEPTH)
+    core = _core()
     try:
-        text = pydantic_core.to_json(value, inf_nan_mode="null").decode()
-    except (pydantic_core.PydanticSerializationError, UnicodeEncodeError):
-        text = pydantic_core.to_json(_mended(value), inf_nan_mode="null").decode()
+        text: str = core.to_json(value, inf_nan_mode="null").decode()
+    except (core.PydanticSerializationError, UnicodeEncodeError):
+        text = core.to_json(_mended(value), inf_nan_mode="null").decode()
     if len(text) > MAX_DIGITS and _has_endless_int(value):
         raise TypeError(f"{what} has an int of more than {MAX_DIGITS} digits; store it as text")
     return text
@@ -45,7 +59,7 @@ def encode(value: object, what: str = "value") -> str:
 
 def decode(text: str) -> Any:
     """The value of a JSON text; a `ValueError` when it is none."""
-    return pydantic_core.from_json(text)
+    return _core().from_json(text)
 
 
 def _is_strict(value: object, depth: int) -> bool:

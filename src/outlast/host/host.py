@@ -13,6 +13,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+from outlast.core import json
 from outlast.core.clock import Clock, SystemClock, seconds
 from outlast.core.errors import (
     HostStopped,
@@ -113,6 +114,7 @@ class Host:
         if self._state != "new":
             raise HostStopped("a host starts once; make a new Host")
         self._state = "starting"
+        json.prepare()
         self._loop = asyncio.get_running_loop()
         try:
             source = self._store_url
