@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outlast import Agent, CommitFailed, FiberContext
+from outlast import Agent, CommitFailed, FiberConflict, FiberContext
 from support import fiber_rows, forever, hosting
 
 
@@ -186,8 +186,12 @@ async def test_managed_fibers_join_a_block(store_url: str) -> None:
                     raise ValueError
             assert await agent.inspect_fiber("never") is None
             async with agent.commit():
-                started = await agent.start_fiber("n", ended, id="n")
+                started = await agent.start_fiber("n", ended, id="n", idempotency_key="k")
                 assert started.accepted
+                again = await agent.start_fiber("n", ended, idempotency_key="k")
+                assert (again.id, again.accepted) == ("n", False)
+                with pytest.raises(FiberConflict, match="started in this commit"):
+                    await agent.start_fiber("n", ended, id="n")
                 assert await agent.cancel_fiber("w")
                 await agent.storage.put("both", True)
             done = await agent.start_fiber("n", ended, id="n", wait=True)

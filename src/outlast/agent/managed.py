@@ -79,6 +79,9 @@ class ManagedFibers:
         snapshot = json.encode(input, "input") if has_input else None
         described = None if metadata is None else json.encode(metadata, "metadata")
         existing = await self._existing_or_free(id, idempotency_key)
+        unit = self._fibers.commits.current()
+        if unit is not None and idempotency_key in unit.fibers:
+            return self._inspection(unit.fibers[idempotency_key], accepted=False)
         if existing is None:
             row = self._fibers.new_row(
                 name,
@@ -91,8 +94,10 @@ class ManagedFibers:
             fiber = self._fibers.launch(
                 row, function, has_input, [self._fibers.insertion(row)], claim=True
             )
-            if joined:
-                return self._inspection(row)  # durable when the block ends
+            if unit is not None:  # durable when the block ends
+                if idempotency_key is not None:
+                    unit.fibers[idempotency_key] = row
+                return self._inspection(row)
             try:
                 await fiber.accepted
             except CommitRefused:

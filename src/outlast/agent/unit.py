@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from outlast.core.errors import CommitFailed
 from outlast.host.activation import Activation
@@ -30,6 +30,9 @@ class Unit:
         self._used = False
         self.written: dict[str, str | None] = {}  # storage keys as the code inside must see them
         self.facts: dict[str, str] = {}  # and facts
+        self.fibers: dict[
+            str, Any
+        ] = {}  # rows of managed fibers that are started here, by their key
 
     def belongs_to(self, commits: Commits) -> bool:
         return self.is_open and self._commits is commits

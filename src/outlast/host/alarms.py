@@ -141,8 +141,9 @@ class Alarms:
                     return
                 if self._stopped:
                     return
-                self._judge(fired, rows, is_all=len(rows) < most)
-                self._settle_on(rows)
+                is_all = len(rows) < most
+                self._judge(fired, rows, is_all)
+                self._settle_on(rows, is_all)
                 if not self._again:
                     return
         finally:
@@ -162,10 +163,11 @@ class Alarms:
             for key in gone:
                 del self._failures[key]
 
-    def _settle_on(self, rows: list[tuple[str, str, int]]) -> None:
+    def _settle_on(self, rows: list[tuple[str, str, int]], is_all: bool) -> None:
         """Fire the due ones, and set the timer for the first that is not."""
         now = self._clock.now()
-        following = self._heard
+        soon = now + FIRST_RETRY
+        following = self._heard if is_all else min(self._heard or soon, soon)  # there are more
         for agent, source, wake_at in rows:
             key = (agent, source)
             if key in self._firing or key in self._fired:
@@ -179,9 +181,7 @@ class Alarms:
                     self._fire_one(key, wake_at), name=f"outlast-alarm {agent} {source}"
                 )
             else:
-                following = (
-                    now + FIRST_RETRY if following is None else min(following, now + FIRST_RETRY)
-                )
+                following = soon if following is None else min(following, soon)
         self._disarm()
         if following is not None:
             self._arm(following)

@@ -69,6 +69,7 @@ class Store(ABC):
         self._queue_bytes = 0
         self._reads = 0
         self._closing = False
+        self._on_timer = False  # it does nothing but wait to try again
         self._closed: Exception | None = None
         self._commits = 0
         self._batches = 0
@@ -229,7 +230,11 @@ class Store(ABC):
 
     @property
     def busy(self) -> bool:
-        """True while a batch or a read is under way, or the store is being closed."""
+        """True while a batch or a read is under way, or the store is being closed.
+
+        Not while it only waits for its own timer, to try again what has failed."""
+        if self._on_timer:
+            return False
         return bool(self._queue or self._in_flight or self._reads or self._closing)
 
     @property

@@ -197,7 +197,7 @@ class PostgresStore(Store):
             except (*_LOST, TimeoutError) as error:
                 self._lose_writer(error)
                 attempt.doubt()
-                await asyncio.sleep(delay)
+                await self._pause(delay)
                 delay = min(LAST_RETRY, delay * 2)
                 if await self._was_committed(attempt):
                     return
@@ -220,6 +220,13 @@ class PostgresStore(Store):
             await self._was_committed(attempt)
             return
 
+    async def _pause(self, delay: float) -> None:
+        self._on_timer = True
+        try:
+            await asyncio.sleep(delay)
+        finally:
+            self._on_timer = False
+
     async def _reach(self) -> None:
         """Connect, unless that is done; whatever the server has against it may change."""
         delay = FIRST_RETRY
@@ -228,7 +235,7 @@ class PostgresStore(Store):
                 self._writer = await self._connect()
             except (*_LOST, TimeoutError, asyncpg.PostgresError) as error:
                 self._lose_writer(error)
-                await asyncio.sleep(delay)
+                await self._pause(delay)
                 delay = min(LAST_RETRY, delay * 2)
 
     async def _was_committed(self, attempt: Attempt) -> bool:
@@ -245,7 +252,7 @@ class PostgresStore(Store):
                     rows = await self._writer.fetch(LOCK_FENCES, [fence.root for fence in doubted])
             except (*_LOST, TimeoutError, asyncpg.PostgresError) as error:
                 self._lose_writer(error)
-                await asyncio.sleep(FIRST_RETRY)
+                await self._pause(FIRST_RETRY)
                 continue
             found = {row[0]: (row[1], row[2], row[3]) for row in rows}
             if any(
@@ -408,7 +415,7 @@ class PostgresStore(Store):
                     raise self._explained(error) from error
             except asyncpg.PostgresError as error:
                 raise self._explained(error) from error
-            await asyncio.sleep(delay)
+            await self._pause(delay)
             delay = min(LAST_RETRY, delay * 2)
 
     def _explained(self, error: BaseException) -> StoreError:

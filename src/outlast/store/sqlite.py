@@ -415,7 +415,12 @@ class SqliteStore(Store):
         return row
 
     def _later(self, what: Callable[[], None]) -> None:
-        self._loop.call_later(self._retry_after, what)
+        def again() -> None:
+            self._on_timer = False
+            what()
+
+        self._on_timer = True
+        self._loop.call_later(self._retry_after, again)
         self._retry_after = min(LAST_RETRY, self._retry_after * 2)
 
     def _explained(self, error: sqlite3.Error) -> StoreError:
