@@ -297,7 +297,10 @@ class Schedules:
             return self._put_off(row)
         for attempt in range(1, retry.max_attempts + 1):
             if attempt > 1:
-                await asyncio.sleep(retry.delay_before(attempt, random.Random()))
+                chance = random.Random(
+                    f"{row.id} {row.occurrence}"
+                )  # apart, but the same in each run
+                await asyncio.sleep(retry.delay_before(attempt, chance))
             try:
                 self._emit("schedule:execute", row, attempt=attempt)
                 await self._call(callback, payload, row)

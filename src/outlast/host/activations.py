@@ -214,7 +214,10 @@ class Activations:
         self._idle.pop(activation, None)
         this = asyncio.current_task()
         if activation.agent is not None:
-            activation.agent._leave(reason)
+            try:
+                activation.agent._leave(reason)
+            except Exception:  # the others must be let go, and its work taken up, all the same
+                logger.exception("%s could not be stopped", address)
         elif activation.ready is not None and activation.ready is not this:
             activation.ready.cancel()
         unwinding = {task for task in activation.tasks if task is not this}
