@@ -321,4 +321,4 @@ async def test_an_agent_that_cannot_be_discarded_harms_no_neighbour_in_its_group
         assert (type(lost), kept) == (OwnershipLost, None)
         await neighbour.put(2)
         assert (await stuck.n(), await neighbour.n()) == (0, 2)
-    assert "Stuck/a could not be discarded" in caplog.text
+    assert "Stuck/a could not be stopped" in caplog.text

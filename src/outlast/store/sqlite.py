@@ -13,7 +13,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -113,7 +113,7 @@ class SqliteStore(Store):
         self._one_by_one = 0  # this many batches are to be written each in its own transaction
         self._retry_after = FIRST_RETRY
         self._reader: sqlite3.Connection | None = None
-        self._reader_thread: ThreadPoolExecutor | None = None
+        self._reader_thread: Executor | None = None
         self._db = self._connect()
         try:
             self._migrate()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import ctypes
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from outlast.host.host import Host
 from outlast.store.base import Store, StoreOptions
 from outlast.store.operations import Batch
+from outlast.store.sqlite import SqliteStore
 from outlast.store.url import open_store
 from outlast.testing.virtual import START, CountingIds, VirtualClock, VirtualLoop
 
@@ -81,6 +83,8 @@ class Life:
         options = StoreOptions(probe=self, max_group=self._max_group)
         self._store = await open_store(self._url, options)
         self._loop.watch(self._store)
+        if isinstance(self._store, SqliteStore):
+            self._store._reader_thread = _Inline()  # how long a thread takes differs in every run
         host = Host(
             self._agents,
             self._store,
@@ -122,6 +126,18 @@ class Life:
         for transport in list(self._loop._transports.values()):  # type: ignore[attr-defined]
             transport._sock.close()
             _keep_for_ever(transport)
+
+
+class _Inline(Executor):
+    """Runs what it is given at once, where it is."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
 def _keep_for_ever(thing: object) -> None:
