@@ -510,3 +510,22 @@ def test_whose_turn_it_is(row: FiberRow, same_process: bool, turn: str) -> None:
 def test_max_age_of_zero_drops_nothing() -> None:
     row = _row(tries=99, interrupted_at=-900 * DAY)
     assert turn_of(row, 0, FiberRecovery(max_age=0), same_process=True) == "now"
+
+
+async def test_recovery_settings_made_in_on_start_are_in_force(sqlite_url: str) -> None:
+    await left_behind(sqlite_url, 1)
+    tries: list[float] = []
+
+    async def hook(agent: Agent, fiber: FiberRecoveryContext) -> None:
+        tries.append(asyncio.get_running_loop().time())
+        raise ValueError
+
+    class Configured(Recoverer):
+        async def on_start(self) -> None:
+            self.fiber_recovery = FiberRecovery(retry=5, retry_at_most=7)
+
+    Configured.__name__ = "Recoverer"
+    Configured.hook = hook
+    async with hosting(Configured, url=sqlite_url):
+        await asyncio.sleep(30)
+    assert [round(at) for at in tries] == [0, 5, 12, 19, 26]

@@ -59,7 +59,7 @@ class Agent:
     between two awaits an agent is alone, across an await it is not.
     """
 
-    fiber_recovery: ClassVar[FiberRecovery] = FiberRecovery()
+    fiber_recovery: FiberRecovery = FiberRecovery()
     initial_state: Any = None  # what `state` is until it is set
     state_type: ClassVar[type[Any] | None] = None  # a dataclass or a Pydantic model
     config_type: ClassVar[type[Any] | None] = None  # the same for `get_config()`
@@ -90,7 +90,9 @@ class Agent:
         self.storage = Storage(activation.address.text, activation.store, self._commits)
         self._fibers = Fibers(activation, self._commits)
         self._recovery = Recovery(
-            self._fibers, lambda context: self.on_fiber_recovered(context), self.fiber_recovery
+            self._fibers,
+            lambda context: self.on_fiber_recovered(context),
+            lambda: self.fiber_recovery,
         )
         self._managed = ManagedFibers(self._fibers, self._recovery)
         self._fibers.on_orphan = self._recovery.scan_soon

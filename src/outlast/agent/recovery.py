@@ -113,11 +113,11 @@ Hook = Callable[[FiberRecoveryContext], Any]
 class Recovery:
     """Finds the rows that nobody runs, and hands them to the hook, one after another."""
 
-    def __init__(self, fibers: Fibers, hook: Hook, options: FiberRecovery) -> None:
+    def __init__(self, fibers: Fibers, hook: Hook, options: Callable[[], FiberRecovery]) -> None:
         self._fibers = fibers
         self._activation = fibers.activation
         self._hook = hook
-        self._options = options
+        self._current_options = options  # asked each time: on_start may have set them
         self._scan: asyncio.Task[None] | None = None
         self._again = False
         self._woken = False
@@ -126,6 +126,10 @@ class Recovery:
         self._passed_over: set[str] = set()  # because of that
         self._failures = 0  # scans in a row that could not be finished
         self.on_settled: Callable[[str], None] | None = None
+
+    @property
+    def _options(self) -> FiberRecovery:
+        return self._current_options()
 
     def scan_soon(self, *, woken: bool = False) -> asyncio.Task[None]:
         """Scan now; if a scan is under way, again after it. `woken`: by the alarm, which is due."""
