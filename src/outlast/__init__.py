@@ -2,7 +2,7 @@
 
 from outlast.agent.agent import Agent
 from outlast.agent.backoff import FiberRecovery
-from outlast.agent.fibers import FiberContext, FiberHandle
+from outlast.agent.fiber import FiberContext, FiberHandle
 from outlast.agent.keepalive import Lease
 from outlast.agent.managed import FiberInspection, FiberStatus
 from outlast.agent.recovery import FiberRecoveryContext, FiberResolution

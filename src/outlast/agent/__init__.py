@@ -6,7 +6,7 @@
 * `storage`: a key-value map per agent.
 * `facts`: state and configuration, one value each; `typed`: values of a user's own type.
 * `keepalive`: leases that keep the object in memory.
-* `fibers`: durable work with a snapshot; `managed`: the ones that are kept and can be looked up;
+* `fiber` and `fibers`: durable work with a snapshot; `managed`: the ones that are kept and can be looked up;
   `recovery`: what happens to those that a dead process left behind; `backoff`: when to try again (pure).
   Their SQL stands in `fiber_rows`.
 * `schedules`: callbacks that are due at a time; `timetable`: when (pure). SQL in `schedule_rows`.

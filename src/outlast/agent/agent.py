@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 from outlast.agent import fiber_rows, schedule_rows, typed
 from outlast.agent.backoff import FiberRecovery
 from outlast.agent.facts import Facts
-from outlast.agent.fibers import UNSET, FiberFunction, FiberHandle, Fibers
+from outlast.agent.fiber import FiberHandle
+from outlast.agent.fibers import UNSET, FiberFunction, Fibers
 from outlast.agent.keepalive import Lease, keep_alive_while
 from outlast.agent.managed import FiberInspection, FiberStatus, ManagedFibers
 from outlast.agent.recovery import ALARM, FiberRecoveryContext, FiberResolution, Recovery

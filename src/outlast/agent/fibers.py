@@ -7,17 +7,17 @@ import contextlib
 import contextvars
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from outlast.agent import fiber_rows as rows
+from outlast.agent.fiber import Fiber, FiberContext, FiberHandle
 from outlast.agent.fiber_rows import FiberRow
 from outlast.agent.unit import Commits, without_unit
 from outlast.core import json
 from outlast.core.errors import (
-    CommitRefused,
     FiberCancelled,
     FiberInterrupted,
     NotInFiber,
@@ -42,134 +42,6 @@ UNSET = _Unset()
 
 _current: ContextVar[Fiber | None] = ContextVar("outlast_fiber", default=None)
 _recovering: ContextVar[Replaceable | None] = ContextVar("outlast_recovering", default=None)
-
-
-class Fiber:
-    """A fiber that runs in this process."""
-
-    def __init__(self, row: FiberRow, fibers: Fibers, accepted: asyncio.Future[Any]) -> None:
-        self.accepted = accepted  # resolved when its row is durable
-        self.unit = fibers.commits.current()  # the commit() block that it is part of
-        self.id = row.id
-        self.root_id = row.root_id
-        self.name = row.name
-        self.managed = bool(row.managed)
-        self.snapshot = row.snapshot
-        self.tries = row.tries
-        self.fibers = fibers
-        self.running = True
-        self.begun = False  # its task has taken its first step
-        self.cancelled = False  # by its user; everything else that stops it is an interruption
-        self.awaited = False
-        self.task: asyncio.Task[None] | None = None
-        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.result.add_done_callback(retrieve)
-
-    def cancel(self) -> None:
-        """By its user's wish. A task that has not begun could not see to its row, so it may begin."""
-        self.cancelled = True
-        if self.running and self.begun and self.task is not None:
-            self.task.cancel()
-
-    async def stash(self, data: Any) -> None:
-        text = json.encode(data, "snapshot")
-        if not self.running:
-            raise NotInFiber(f"the fiber {self.name!r} ({self.id}) has ended; nothing was stashed")
-        fibers = self.fibers
-        operations: list[Operation] = [(rows.STASH, (fibers.agent, self.id, text))]
-        if self.tries:
-            operations.append((rows.PROGRESS, (fibers.agent, self.id)))
-
-        unit = fibers.commits.current()
-        if unit is not None:
-            unit.add(operations, lambda: self._stashed(text))
-            return
-        outcome = fibers.commits.commit(operations)
-        try:
-            await outcome
-            self._stashed(text)
-        except asyncio.CancelledError:
-            if outcome.done() and outcome.exception() is None:
-                self._stashed(text)  # a commit cannot be cancelled
-            raise
-        except CommitRefused:
-            raise NotInFiber(
-                f"the fiber {self.name!r} ({self.id}) was cancelled or removed; nothing was stashed"
-            ) from None
-
-    def _stashed(self, text: str) -> None:
-        self.snapshot = text
-        self.tries = 0
-
-
-class FiberContext:
-    """What a fiber's function is given."""
-
-    __slots__ = ("_fiber",)
-
-    def __init__(self, fiber: Fiber) -> None:
-        self._fiber = fiber
-
-    @property
-    def id(self) -> str:
-        return self._fiber.id
-
-    @property
-    def name(self) -> str:
-        return self._fiber.name
-
-    @property
-    def snapshot(self) -> Any:
-        """What was stashed last; until then the input, or None."""
-        text = self._fiber.snapshot
-        return None if text is None else json.decode(text)
-
-    def stash(self, data: Any) -> Coroutine[Any, Any, None]:
-        """Replace the snapshot. Durable when awaited; inside `commit()`, when the block ends."""
-        return self._fiber.stash(data)
-
-
-class FiberHandle(Generic[T]):
-    """A running fiber: await it for its result. Not awaiting it is fire-and-forget.
-
-    Cancelling whoever awaits it does not cancel the fiber; `cancel()` does."""
-
-    __slots__ = ("_fiber",)
-
-    def __init__(self, fiber: Fiber) -> None:
-        self._fiber = fiber
-
-    @property
-    def id(self) -> str:
-        return self._fiber.id
-
-    @property
-    def name(self) -> str:
-        return self._fiber.name
-
-    def done(self) -> bool:
-        """True when the fiber has ended and its row is gone."""
-        return self._fiber.result.done()
-
-    def cancel(self) -> bool:
-        """Stop the fiber: its row is removed, and whoever awaits it gets `FiberCancelled`."""
-        if not self._fiber.running:
-            return False
-        self._fiber.cancel()
-        return True
-
-    def __await__(self) -> Generator[Any, None, T]:
-        unit = self._fiber.unit
-        if unit is not None and unit.is_open and self._fiber.fibers.commits.current() is unit:
-            raise RuntimeError(
-                f"the fiber {self.name!r} starts when the commit() block around this ends;"
-                f" await it after the block"
-            )
-        self._fiber.awaited = True
-        return asyncio.shield(self._fiber.result).__await__()
-
-    def __repr__(self) -> str:
-        return f"<fiber {self.name!r} {self.id}>"
 
 
 class Replaceable:
@@ -496,9 +368,3 @@ def check_function(name: str, function: object) -> None:
         if inspect.iscoroutine(function):
             function.close()
         raise TypeError(f"the fiber {name!r} needs an async function, not {function!r}{hint}")
-
-
-def retrieve(future: asyncio.Future[Any]) -> None:
-    """A failure is logged where it happens; asyncio need not do it again."""
-    if not future.cancelled():
-        future.exception()

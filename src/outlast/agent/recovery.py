@@ -13,15 +13,9 @@ from typing import Any, Literal, TypeVar
 
 from outlast.agent import fiber_rows as rows
 from outlast.agent.backoff import FiberRecovery, attempted, turn_of
+from outlast.agent.fiber import FiberHandle, retrieve
 from outlast.agent.fiber_rows import FiberRow
-from outlast.agent.fibers import (
-    FiberFunction,
-    FiberHandle,
-    Fibers,
-    Replaceable,
-    check_function,
-    retrieve,
-)
+from outlast.agent.fibers import FiberFunction, Fibers, Replaceable, check_function
 from outlast.core import json
 from outlast.core.clock import seconds, to_datetime
 from outlast.core.errors import CommitRefused, FiberConflict, NotInFiber

@@ -13,8 +13,8 @@ check and outcome marker: it advances `commit_no` where epoch and owner match.
 
 **Where to start reading.** `operations` (statements, batches, the fence), `grouping` (pure: which
 operations can share a statement), `base` (the queue, and what both engines have in common), then `sqlite`
-and `postgres`. `schema` runs the numbered migrations in `sql/`. `lock` keeps two hosts off one file.
-`url` opens a store.
+and `postgres` (with `postgres_sql`). `schema` runs the numbered migrations in `sql/`. `lock` keeps two
+hosts off one file. `url` opens a store.
 
 This package may import `core` and nothing else of outlast. SQL about fibers, storage and so on stands with
 their owners; the tables themselves stand here, in `sql/`.
