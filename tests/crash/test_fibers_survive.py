@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from outlast import Agent, FiberContext, FiberRecoveryContext, FiberResolution, Host
+from outlast import (
+    Agent,
+    FiberContext,
+    FiberRecoveryContext,
+    FiberResolution,
+    Host,
+    HostStopped,
+)
+from outlast.host.address import Address
 from outlast.testing import Outcome, crash_sweep
 from support import alarm_rows, fiber_rows
 
@@ -25,6 +33,17 @@ class Pipeline(Agent):
                 await self.storage.put("plain begun", True)
                 self.run_fiber("plain", self.plain, 0)
         await self.start_fiber("replaced", self.never, "first", idempotency_key="r")
+        await self.start_fiber("handed on", self.counted, 0, idempotency_key="h")
+
+    async def counted(self, fiber: FiberContext, n: int) -> None:
+        """Started by start_fiber, and after a death by run_fiber in the hook: under one record."""
+        while n < 2:
+            n += 1
+            async with self.commit():
+                await self.storage.put(
+                    f"handed on {n}", await self.storage.get(f"handed on {n}", 0) + 1
+                )
+                await fiber.stash(n)
 
     async def managed(self, fiber: FiberContext, n: int) -> None:
         await self._steps("managed", fiber, n)
@@ -49,6 +68,8 @@ class Pipeline(Agent):
             fiber.resume(self.managed)
         elif fiber.name == "plain":
             self.run_fiber("plain", self.plain, fiber.snapshot)
+        elif fiber.name == "handed on":
+            self.run_fiber("handed on", self.counted, fiber.snapshot)
         elif fiber.name == "replaced":
             await self.storage.put("replaced", True)
             return FiberResolution("completed")
@@ -66,12 +87,14 @@ async def drive(host: Host) -> None:
 async def check(outcome: Outcome) -> None:
     stored = await outcome.host.get(Pipeline, "p").everything()
     steps = {f"{name} {n}": 1 for name in ("managed", "plain") for n in range(1, STEPS + 1)}
-    assert stored == {**steps, "plain begun": True, "replaced": True}, "in the store: exactly once"
+    handed_on = {"handed on 1": 1, "handed on 2": 1}
+    assert stored == {**steps, **handed_on, "plain begun": True, "replaced": True}, "exactly once"
     for effect in steps:
         count = effects.count(effect)
         assert 1 <= count <= 1 + len(outcome.deaths), "outside: at least once, again only in flight"
     assert len(effects) <= 2 * STEPS + 2 * len(outcome.deaths)
-    assert await fiber_rows(outcome.host, "name, status") == [
+    assert sorted(await fiber_rows(outcome.host, "name, status")) == [
+        ("handed on", "completed"),
         ("managed", "completed"),
         ("replaced", "completed"),
     ]
@@ -186,3 +209,54 @@ async def test_a_cancelled_fiber_never_runs_again() -> None:
         assert await outcome.host.get(Canceller, "c").everything() == {"cancelled": True}
 
     await crash_sweep(agents=[Canceller], drive=drive, check=check)
+
+
+class Clerk(Agent):
+    """Leaves its fiber interrupted, resolves it by hand, and clears up, each in one commit with a note."""
+
+    async def work(self, fiber: FiberContext) -> None:
+        await asyncio.sleep(10**9)
+
+    async def step(self) -> str:
+        found = await self.inspect_fiber("w")
+        notes = await self.storage.list()
+        if "deleted" in notes:
+            return "done"
+        if found is None and "resolved" not in notes:
+            await self.start_fiber("w", self.work, id="w")
+        elif found is not None and found.status == "interrupted":
+            async with self.commit():
+                await self.resolve_fiber("w", "completed", metadata={"by": "hand"})
+                await self.storage.put("resolved", notes.get("resolved", 0) + 1)
+        elif found is not None and found.settled_at is None:
+            return "left"
+        else:
+            await self.delete_fibers(status=["completed", "aborted", "error"])
+            await self.storage.put("deleted", True)
+        return "again"
+
+    async def notes(self) -> dict[str, Any]:
+        return await self.storage.list()
+
+
+async def test_resolving_and_deleting_by_hand_survive_every_death() -> None:
+    """The fiber is left by stopping the host; what dies is the clerk's work on it."""
+
+    async def drive(host: Host) -> None:
+        clerk = host.get(Clerk, "c")
+        for _ in range(10):
+            said = await clerk.step()
+            if said == "done":
+                return
+            if said == "left":  # as a host that is lost would leave it
+                async with host.using(Address.of("Clerk", "c")) as agent:
+                    agent._leave(HostStopped("left"))  # its tasks stop, its row stays
+                await host.until_settled()
+                await asyncio.sleep(60)
+
+    async def check(outcome: Outcome) -> None:
+        assert await outcome.host.get(Clerk, "c").notes() == {"resolved": 1, "deleted": True}
+        assert await fiber_rows(outcome.host) == []
+
+    report = await crash_sweep(agents=[Clerk], drive=drive, check=check)
+    assert report.commits >= 5

@@ -72,14 +72,13 @@ class ManagedFibers:
         check_function(name, function)
         _check_text("id", id)
         _check_text("idempotency_key", idempotency_key)
-        joined = self._fibers.commits.current() is not None
-        if joined and wait:
+        unit = self._fibers.commits.current()
+        if unit is not None and wait:
             raise ValueError("wait=True inside commit() would wait for ever; wait after the block")
         has_input = input is not UNSET
         snapshot = json.encode(input, "input") if has_input else None
         described = None if metadata is None else json.encode(metadata, "metadata")
         existing = await self._existing_or_free(id, idempotency_key)
-        unit = self._fibers.commits.current()
         if unit is not None and idempotency_key in unit.fibers:
             return self._inspection(unit.fibers[idempotency_key], accepted=False)
         if existing is None:

@@ -11,7 +11,6 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -35,8 +34,6 @@ FIRST_DEFER = 30_000  # milliseconds
 LAST_DEFER = 3_600_000
 LONGEST_DEFER = 24 * 3_600_000  # how long an occurrence without its callback is kept
 MANY = 10  # due one-shots of one callback that look like a mistake
-
-current_occurrence: ContextVar[str | None] = ContextVar("outlast_occurrence", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,13 +319,9 @@ class Schedules:
 
     async def _call(self, callback: Callable[..., Any], payload: Any, row: ScheduleRow) -> None:
         arguments = (payload, self._shown(row))[: _positional(callback)]
-        token = current_occurrence.set(f"schedule:{row.id}:{row.occurrence}")
-        try:
-            result = callback(*arguments)
-            if inspect.isawaitable(result):
-                await result
-        finally:
-            current_occurrence.reset(token)
+        result = callback(*arguments)
+        if inspect.isawaitable(result):
+            await result
 
     def _next(self, row: ScheduleRow) -> tuple[int, int, int] | None:
         """The next occurrence that is not past; never the one that just ran, also if clocks go back."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-Value = dict[str, "Value"] | list["Value"] | str | int | float | bool | None
-
 MAX_DEPTH = 150  # the decoder stops at 200
 MAX_DIGITS = 4_000  # the decoder stops at 4,300
 
