@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import Agent, FiberCancelled, FiberContext, Host, NotInFiber
+from outlast.agent.fiber_rows import BY_ID
 from outlast.store.operations import Query
 from support import alarm_rows, fiber_rows, forever, hosting
 
@@ -65,6 +66,32 @@ async def test_a_fiber_started_twice_at_once_can_still_be_cancelled(store_url: s
         await host.until_settled()
         assert Worker.log == ["start"]
         assert await fiber_rows(host, "id, status") == [("x", "aborted")]
+
+
+@pytest.mark.invariant("A19")
+async def test_a_start_whose_look_was_overtaken_by_the_other_start_does_not_wait_for_its_end(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hosting(Worker, url=store_url) as host:
+        worker = host.get(Worker, "a")
+        await worker.done()
+        fetch, looks = host.store.fetch, []
+
+        async def slow(query: Query, *arguments: Any) -> list[Any]:
+            rows = await fetch(query, *arguments)
+            if query is BY_ID:
+                looks.append(rows)
+                if len(looks) == 2:
+                    await asyncio.sleep(
+                        1
+                    )  # the answer travels; the other fiber is stored meanwhile
+            return rows
+
+        monkeypatch.setattr(host.store, "fetch", slow)
+        await asyncio.gather(*(worker.start(wait=False) for _ in range(2)))
+        assert looks[:2] == [[], []]
+        assert await worker.cancel_fiber("x") is True
+        assert Worker.log == ["start"]
 
 
 async def test_an_id_is_used_again_while_the_code_of_its_last_fiber_still_unwinds(

@@ -117,6 +117,8 @@ class ManagedFibers:
         first: it must neither be displaced nor write into the row of its successor.
         """
         while True:
+            before = self._fibers.running.get(id) if id is not None else None
+            was_stored = before is not None and before.accepted.done()
             existing = await self._existing(id, key)
             live = self._fibers.running.get(id) if id is not None else None
             if existing is not None or live is None:
@@ -125,7 +127,7 @@ class ManagedFibers:
                 raise FiberConflict(f"the fiber {id!r} is started in this commit() block already")
             if not live.accepted.done():
                 await asyncio.wait({live.accepted})
-            elif live.task is not None:
+            elif live is before and was_stored and live.task is not None:  # its row is gone
                 await asyncio.wait({live.task})
 
     async def _existing(self, id: str | None, key: str | None) -> FiberRow | None:
