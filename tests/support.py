@@ -41,10 +41,10 @@ async def alarm_rows(host: Host) -> list[tuple[Any, ...]]:
     )
 
 
-def listen(host: Host, channel: str) -> list[Event]:
-    """The events of a channel, as they come."""
+def listen(host: Host, wanted: str | type[Event]) -> list[Event]:
+    """The events of a channel, a name or a class, as they come."""
     seen: list[Event] = []
-    host.events.subscribe(channel, seen.append)
+    host.events.subscribe(wanted, seen.append)
     return seen
 
 

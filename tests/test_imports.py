@@ -42,8 +42,14 @@ def test_importing_the_public_names_loads_neither_the_tests_nor_postgresql(tmp_p
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     ).stdout.split()
     heavy = ["outlast.testing", "outlast.store.postgres", "sqlite3.dbapi2", "unittest", "pydantic"]
+    heavy += ["outlast.observe", "opentelemetry"]
     assert "outlast.host.host" in loaded
     assert [name for name in heavy if name in loaded] == []
+
+
+def test_importing_the_bridges_for_events_does_not_load_what_they_lead_to(tmp_path: Path) -> None:
+    code = "from outlast.observe import log_events, trace_events"
+    assert loaded_by(code, tmp_path) == ["outlast"]
 
 
 def test_a_host_on_sqlite_runs_without_loading_anything_more(tmp_path: Path) -> None:

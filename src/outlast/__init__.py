@@ -6,11 +6,15 @@ from outlast.agent.fiber import FiberContext, FiberHandle
 from outlast.agent.keepalive import Lease
 from outlast.agent.managed import FiberInspection, FiberStatus
 from outlast.agent.recovery import FiberRecoveryContext, FiberResolution
+from outlast.agent.rpc import rpc
 from outlast.agent.schedules import Schedule
 from outlast.agent.storage import Storage
+from outlast.agent.subagents import SubAgent
 from outlast.agent.timetable import Retry
 from outlast.core.errors import (
     ActivationFailed,
+    AgentAborted,
+    AgentDestroyed,
     CommitFailed,
     CommitRefused,
     CorruptValue,
@@ -22,6 +26,7 @@ from outlast.core.errors import (
     NotInFiber,
     OutlastError,
     OwnershipLost,
+    RpcRefused,
     StoreClosed,
     StoreCorrupt,
     StoreError,
@@ -41,6 +46,8 @@ from outlast.store.operations import StoreStatistics
 __all__ = [
     "ActivationFailed",
     "Agent",
+    "AgentAborted",
+    "AgentDestroyed",
     "CommitFailed",
     "CommitRefused",
     "CorruptValue",
@@ -64,6 +71,7 @@ __all__ = [
     "OutlastError",
     "OwnershipLost",
     "Retry",
+    "RpcRefused",
     "Schedule",
     "Storage",
     "StoreClosed",
@@ -76,6 +84,8 @@ __all__ = [
     "StoreTooNew",
     "StoreURLError",
     "StoreUnavailable",
+    "SubAgent",
     "UnknownAgent",
     "ValueTooLarge",
+    "rpc",
 ]

@@ -299,5 +299,5 @@ async def test_a_callback_that_lets_a_cancellation_through_is_tried_again_as_one
         await host.get(Ticker, "a").go()
         await asyncio.sleep(105)
         assert [int(at) for at in runs] == [10, 20, *range(20, 101, 10)]
-        claims = await host.store.fetch(Query.same("SELECT claimed_epoch FROM schedules"))
+        claims = await host.store.fetch(Query.same("SELECT claimed_at FROM schedules"))
         assert claims == [(None,)]

@@ -49,7 +49,7 @@ def _forget() -> Any:
 
 async def schedule_rows(host: Host) -> list[tuple[Any, ...]]:
     return await host.store.fetch(
-        Query.same("SELECT callback, kind, claimed_epoch FROM schedules ORDER BY run_at, id")
+        Query.same("SELECT callback, kind, claimed_at FROM schedules ORDER BY run_at, id")
     )
 
 

@@ -169,10 +169,10 @@ async def test_an_address_that_cannot_be_read_stops_no_other(
 ) -> None:
     await leave_behind(sqlite_url, 2)
     with closing(raw(sqlite_url)) as db:
-        columns = "root_id, name, managed, status, created_at, tries, waits"
+        columns = "root_id, name, managed, status, created_at, tries, waits, stashes"
         for broken in ["Worker", "Worker/%FF", "A/a%00b"]:
             db.execute(
-                f"INSERT INTO fibers (agent, id, {columns}) VALUES (?, 'f', 'f', 'w', 0, '', 0, 0, 0)",
+                f"INSERT INTO fibers (agent, id, {columns}) VALUES (?, 'f', 'f', 'w', 0, '', 0, 0, 0, 0)",
                 (broken,),
             )
     async with hosting(Worker, url=sqlite_url, life="2") as host:

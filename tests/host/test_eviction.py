@@ -76,15 +76,16 @@ async def test_after_sixty_idle_seconds_the_object_is_gone_and_the_next_call_fin
     store_url: str,
 ) -> None:
     async with hosting(Sleeper, url=store_url) as host:
-        evicted = listen(host, "lifecycle")
+        seen = listen(host, "lifecycle")
         stub = host.get(Sleeper, "alice")
         await stub.remember("milk")
         await asyncio.sleep(59)
         assert (alive(), host.statistics().active) == (1, 1)
         await asyncio.sleep(2)
         assert (alive(), host.statistics().active) == (0, 0)
-        assert [(event.name, event.agent) for event in evicted] == [
-            ("lifecycle:evicted", "Sleeper/alice")
+        assert [(event.name, event.agent) for event in seen] == [
+            ("lifecycle:activated", "Sleeper/alice"),
+            ("lifecycle:evicted", "Sleeper/alice"),
         ]
         assert await stub.recall() == ([], ["milk"])
         assert await stub.remember("eggs") == ["milk", "eggs"]

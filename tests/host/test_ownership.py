@@ -156,7 +156,7 @@ async def test_a_host_that_lost_an_agent_discards_it_stops_its_fibers_and_says_s
 ) -> None:
     async with hosting(Account, url=store_url) as host:
         await host.until_settled()
-        lost = listen(host, "fence")
+        lost = listen(host, "fence:lost")
         stub = host.get(Account, "x")
         await stub.put("mine")
         await stub.begin()

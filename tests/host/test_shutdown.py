@@ -125,7 +125,7 @@ async def test_a_call_past_the_deadline_can_write_nothing_more(store_url: str) -
         call = asyncio.create_task(host.get(Worker, "a").call(20))
         await asyncio.sleep(0)
         await host.stop()
-        with pytest.raises(StoreClosed):
+        with pytest.raises(HostStopped):
             await call
     async with hosting(Worker, url=store_url, life="2") as host:
         assert await host.get(Worker, "a").stored() == {}

@@ -139,13 +139,13 @@ def test_the_same_class_may_be_listed_twice() -> None:
 
 @pytest.mark.parametrize("wrong", [int, "Counter", None, NotAnAgent, Counter.add])
 def test_a_host_takes_agent_classes_only(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="takes subclasses of Agent"):
+    with pytest.raises(TypeError, match="take subclasses of Agent"):
         Host(agents=[wrong])
 
 
 @pytest.mark.parametrize("wrong", ["Counter", None, Counter.add])
 def test_get_takes_a_class(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="takes an agent class and a name"):
+    with pytest.raises(TypeError, match="an agent class and a name are needed"):
         Host(agents=[Counter]).get(wrong, "alice")
 
 

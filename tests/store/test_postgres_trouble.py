@@ -167,7 +167,22 @@ async def test_a_batch_of_very_many_different_operations_is_written(postgres_url
         mine, other = fence("A/x"), fence("A/y")
         many: list[Operation] = []
         for n in range(700):
-            row = ("A/x", f"{n}", f"{n}", "w", 1, "pending", *[None] * 3, 0, None, None, 0, 0, None)
+            row = (
+                "A/x",
+                f"{n}",
+                f"{n}",
+                "w",
+                1,
+                "pending",
+                *[None] * 3,
+                0,
+                None,
+                None,
+                0,
+                0,
+                None,
+                0,
+            )
             many += [(fiber_rows.INSERT, row), (fiber_rows.DELETE, ("A/x", f"not {n}"))]
         outcomes = [store.submit(mine, many), store.submit(other, [put("A/y", "k")])]
         assert await settled(outcomes) == [(1, 0) * 700, (1,)]

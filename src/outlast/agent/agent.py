@@ -6,12 +6,13 @@ import asyncio
 import copy
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from outlast.agent import fiber_rows, schedule_rows, typed
 from outlast.agent.backoff import FiberRecovery
+from outlast.agent.events import StateUpdated
 from outlast.agent.facts import Facts
 from outlast.agent.fiber import FiberHandle
 from outlast.agent.fibers import UNSET, FiberFunction, Fibers
@@ -20,6 +21,7 @@ from outlast.agent.managed import FiberInspection, FiberStatus, ManagedFibers
 from outlast.agent.recovery import ALARM, FiberRecoveryContext, FiberResolution, Recovery
 from outlast.agent.schedules import Schedule, Schedules
 from outlast.agent.storage import Storage
+from outlast.agent.subagents import SubAgent, SubAgents
 from outlast.agent.timetable import Retry, ScheduleKind
 from outlast.agent.unit import Commits, Unit
 from outlast.host.activation import Activation
@@ -27,6 +29,7 @@ from outlast.store.operations import Query
 
 logger = logging.getLogger("outlast.agent")
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -65,6 +68,8 @@ class Agent:
     state_type: ClassVar[type[Any] | None] = None  # a dataclass or a Pydantic model
     config_type: ClassVar[type[Any] | None] = None  # the same for `get_config()`
 
+    sub_agents: ClassVar[Sequence[type[Any]]] = ()  # the classes of this agent's sub-agents
+
     unfinished_work: ClassVar[tuple[Query, ...]] = (
         fiber_rows.UNFINISHED_AGENTS,
         schedule_rows.CLAIMED_AGENTS,
@@ -99,11 +104,22 @@ class Agent:
         self._fibers.on_orphan = self._recovery.scan_soon
         self._schedules = Schedules(self, activation, self._commits)
         self._facts = Facts(activation, self._commits)
+        self._sub_agents = SubAgents(activation, self._commits)
 
     @property
     def name(self) -> str:
         """The name under which this agent is addressed."""
         return self._activation.address.name
+
+    @property
+    def self_path(self) -> tuple[tuple[str, str], ...]:
+        """The class and the name of each agent from the root down to this one."""
+        return self._activation.address.path
+
+    @property
+    def parent_path(self) -> tuple[tuple[str, str], ...]:
+        """The same without this agent itself; empty for a root."""
+        return self.self_path[:-1]
 
     # --- what a user may override ----------------------------------------------------------------
 
@@ -176,7 +192,7 @@ class Agent:
         self.validate_state_change(typed.load(self.state_type, text), source)
 
         def told() -> None:
-            self._activation.events.emit("state:update", self._activation.address.text)
+            self._activation.events.emit(StateUpdated, self._activation.address.text)
             self._activation.spawn(self._tell_of_state(text, source), "on_state_changed")
 
         await self._facts.set("state", text, told)
@@ -369,9 +385,72 @@ class Agent:
         """Remove a schedule; an execution under way goes on. False when there is none."""
         return await self._schedules.cancel(id)
 
+    # --- sub-agents ------------------------------------------------------------------------------
+
+    async def sub_agent(self, agent_class: type[A], name: str) -> A:
+        """A stub of a sub-agent of this agent, which is made if it is new.
+
+        ```python
+        from outlast import Agent, Host
+
+        class Notes(Agent):
+            async def add(self, text: str) -> int:
+                count = len(await self.storage.list())
+                await self.storage.put(str(count), text)
+                return count + 1
+
+        class Writer(Agent):
+            sub_agents = [Notes]
+
+            async def note(self, topic: str, text: str) -> int:
+                notes = await self.sub_agent(Notes, topic)
+                return await notes.add(text)
+
+        async with Host(agents=[Writer], store="sqlite:///notes.db") as host:
+            assert await host.get(Writer, "ann").note("owls", "they fly at night") == 1
+        ```
+
+        It has rows, fibers and schedules of its own, and lives where this agent lives.
+        """
+        return await self._sub_agents.get(agent_class, name)
+
+    def parent_agent(self, agent_class: type[A]) -> A:
+        """A stub of the agent that this one is a sub-agent of."""
+        return self._sub_agents.parent(agent_class)
+
+    async def has_sub_agent(self, agent_class: type[Any], name: str) -> bool:
+        """True when there is such a sub-agent."""
+        return await self._sub_agents.has(agent_class, name)
+
+    async def list_sub_agents(self, agent_class: type[Any] | None = None) -> list[SubAgent]:
+        """The sub-agents of this agent (of one class, if given), in the order they were made."""
+        return await self._sub_agents.all(agent_class)
+
+    async def abort_sub_agent(
+        self, agent_class: type[Any], name: str, reason: str = "its parent asked for it"
+    ) -> bool:
+        """Stop a sub-agent and all below it; their rows stay, and they start again when used.
+
+        Whoever waits for a call of theirs gets `AgentAborted`. False: none of them was in memory.
+        """
+        return self._sub_agents.abort(agent_class, name, reason)
+
+    async def delete_sub_agent(self, agent_class: type[Any], name: str) -> bool:
+        """Stop a sub-agent and all below it, and delete every row of theirs. False: there is none."""
+        return await self._sub_agents.delete(agent_class, name)
+
+    async def destroy(self) -> None:
+        """End this agent and all below it, and delete everything that they own. Again: nothing.
+
+        For a sub-agent this is what its parent's `delete_sub_agent` does. Other calls, fibers and callbacks
+        of theirs are interrupted; the code that called this goes on, but can write nothing more.
+        """
+        await self._sub_agents.destroy()
+
     # --- what the host calls ---------------------------------------------------------------------
 
     async def _start(self) -> None:
+        await self._sub_agents.check_registered()
         await self._facts.load()
         started: Any = self.on_start()
         if inspect.isawaitable(started):

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from outlast.agent import fiber_rows as rows
+from outlast.agent.admission import Origin, fiber_scope, forget
 from outlast.agent.fiber_rows import FiberRow
 from outlast.core import json
 from outlast.core.errors import CommitRefused, NotInFiber
@@ -30,6 +31,9 @@ class Fiber:
         self.managed = bool(row.managed)
         self.snapshot = row.snapshot
         self.tries = row.tries
+        self.stashes = row.stashes
+        self._origin: Origin | None = None  # of what it admits, since its last stash
+        self._has_admitted = row.interrupted_at is not None  # in an earlier run: who knows
         self.fibers = fibers
         self.running = True
         self.begun = False  # its task has taken its first step
@@ -74,6 +78,21 @@ class Fiber:
     def _stashed(self, text: str) -> None:
         self.snapshot = text
         self.tries = 0
+        self.stashes += 1
+        self._origin = None
+
+    @property
+    def origin(self) -> Origin:
+        if self._origin is None:
+            agent = self.fibers.agent
+            scope = fiber_scope(agent, self.root_id)
+            self._origin = Origin(agent, scope, place=f":{self.stashes}", by_input=True)
+            self._has_admitted = True
+        return self._origin
+
+    def forget_admissions(self) -> list[Operation]:
+        """For the commit of its end, if it may have admitted anything, in this run or before."""
+        return [forget(self.fibers.agent, self.origin.scope)] if self._has_admitted else []
 
 
 class FiberContext:

@@ -13,6 +13,7 @@ null. A plain fiber's row is deleted when it ends; a managed one is kept, with i
 | `tries` | how often it was handed to the recovery hook since it last got anywhere |
 | `waits` | the same since any fiber of the agent got anywhere; how long to wait follows from it |
 | `retry_at` | when it will be handed over again, if that failed |
+| `stashes` | how often it has stashed |
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from outlast.store.operations import BulkStatement, Query, Statement
 
 _COLUMNS = (
     "id, root_id, name, managed, status, idempotency_key, snapshot, metadata, error, created_at,"
-    " started_at, interrupted_at, settled_at, tries, waits, retry_at"
+    " started_at, interrupted_at, settled_at, tries, waits, retry_at, stashes"
 )
 
 
@@ -48,6 +49,7 @@ class FiberRow:
     tries: int
     waits: int
     retry_at: int | None
+    stashes: int
 
 
 INSERT = Statement(
@@ -55,17 +57,17 @@ INSERT = Statement(
     sqlite="""
         INSERT INTO fibers
             (agent, id, root_id, name, managed, status, idempotency_key, snapshot, metadata,
-             created_at, started_at, interrupted_at, tries, waits, retry_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+             created_at, started_at, interrupted_at, tries, waits, retry_at, stashes)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
         ON CONFLICT DO NOTHING
     """,
     postgres="""
         INSERT INTO fibers
             (agent, id, root_id, name, managed, status, idempotency_key, snapshot, metadata,
-             created_at, started_at, interrupted_at, tries, waits, retry_at)
+             created_at, started_at, interrupted_at, tries, waits, retry_at, stashes)
         SELECT u.agent, u.id, u.root_id, u.name, u.managed, u.status, u.idempotency_key,
                u.snapshot, u.metadata, u.created_at, u.started_at, u.interrupted_at, u.tries,
-               u.waits, u.retry_at
+               u.waits, u.retry_at, u.stashes
         FROM {rows}
         ON CONFLICT DO NOTHING
     """,
@@ -85,6 +87,7 @@ INSERT = Statement(
         ("tries", "bigint"),
         ("waits", "bigint"),
         ("retry_at", "bigint"),
+        ("stashes", "bigint"),
     ],
     key=2,
     expect=True,
@@ -93,10 +96,11 @@ INSERT = Statement(
 STASH = Statement(
     "fibers stash",
     sqlite="""
-        UPDATE fibers SET snapshot = ?3 WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
+        UPDATE fibers SET snapshot = ?3, stashes = stashes + 1
+        WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
     """,
     postgres="""
-        UPDATE fibers SET snapshot = u.snapshot FROM {rows}
+        UPDATE fibers SET snapshot = u.snapshot, stashes = fibers.stashes + 1 FROM {rows}
         WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.settled_at IS NULL
     """,
     columns=[("agent", "text"), ("id", "text"), ("snapshot", "text")],

@@ -10,9 +10,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Concatenate, TypeVar
 
 from outlast.agent import fiber_rows as rows
+from outlast.agent.admission import admitting
+from outlast.agent.events import (
+    FiberRunAborted,
+    FiberRunCompleted,
+    FiberRunFailed,
+    FiberRunInterrupted,
+    FiberRunStarted,
+)
 from outlast.agent.fiber import Fiber, FiberContext, FiberHandle
 from outlast.agent.fiber_rows import FiberRow
 from outlast.agent.unit import Commits, without_unit
@@ -23,6 +31,7 @@ from outlast.core.errors import (
     NotInFiber,
     OutlastError,
 )
+from outlast.core.events import Arguments, Kind
 from outlast.core.text import described, problem_of
 from outlast.host.activation import Activation
 from outlast.store.operations import Operation
@@ -147,6 +156,7 @@ class Fibers:
             tries=0 if old is None else old.tries,
             waits=0 if old is None else old.waits,
             retry_at=None if old is None else old.retry_at,
+            stashes=0 if old is None else old.stashes,
         )
 
     def insertion(self, row: FiberRow) -> Operation:
@@ -166,6 +176,7 @@ class Fibers:
             row.tries,
             row.waits,
             row.retry_at,
+            row.stashes,
         )
 
     def launch(
@@ -185,6 +196,7 @@ class Fibers:
         context.run(without_unit)
         context.run(_recovering.set, None)
         context.run(_current.set, fiber)
+        context.run(admitting.set, fiber)
         fiber.task = self.activation.spawn(
             self._execute(fiber, function, has_input, claim), f"fiber {row.name}", context
         )
@@ -212,7 +224,7 @@ class Fibers:
             await self._never_ran(fiber, error)
             return
         started = self.activation.clock.now()
-        self._emit("fiber:run:started", fiber)
+        self._emit(FiberRunStarted, fiber)
         try:
             context = FiberContext(fiber)
             work = function(context, context.snapshot) if has_input else function(context)
@@ -250,22 +262,30 @@ class Fibers:
 
     async def _completed(self, fiber: Fiber, result: Any, started: int) -> None:
         fiber.running = False
-        if await self._end(fiber, "completed", None, None, result):
+        is_stored = await self._end(fiber, "completed", None, None, result)
+        if is_stored:
             elapsed = self.activation.clock.now() - started
-            self._emit("fiber:run:completed", fiber, elapsed_ms=elapsed)
+            self._emit(FiberRunCompleted, fiber, elapsed_ms=elapsed)
+        elif is_stored is False:
+            self._emit(FiberRunAborted, fiber)
 
     async def _failed(self, fiber: Fiber, error: BaseException) -> None:
         fiber.running = False
         if self.activation.ended is not None:
             self._interrupted(fiber)
         elif fiber.cancelled:
-            await self._end(fiber, "aborted", None, FiberCancelled(f"{fiber.name} was cancelled"))
+            cancelled = FiberCancelled(f"{fiber.name} was cancelled")
+            if await self._end(fiber, "aborted", None, cancelled) is not None:
+                self._emit(FiberRunAborted, fiber)
         elif isinstance(error, Exception):
             text = described(error)
-            if await self._end(fiber, "error", text, error):
-                self._emit("fiber:run:failed", fiber, error=text)
+            is_stored = await self._end(fiber, "error", text, error)
+            if is_stored:
+                self._emit(FiberRunFailed, fiber, error=text)
                 if not fiber.awaited:
                     logger.error("%s: the fiber %r failed", self.agent, fiber.name, exc_info=error)
+            elif is_stored is False:
+                self._emit(FiberRunAborted, fiber)
         else:  # cancelled from outside, or the process is being interrupted: not its user's wish
             self._interrupted(fiber)
             if self.on_orphan is not None:
@@ -280,8 +300,8 @@ class Fibers:
         text: str | None,
         error: BaseException | None,
         result: Any = None,
-    ) -> bool:
-        """Make the end durable, then tell. False: it was not stored, or had been settled before."""
+    ) -> bool | None:
+        """Make the end durable, then tell. False: its user had cancelled it before; None: not stored."""
         now = self.activation.clock.now()
         operation: Operation
         if fiber.managed:
@@ -289,22 +309,25 @@ class Fibers:
         else:
             operation = rows.DELETE, (self.agent, fiber.id)
         try:
-            outcome = self.commits.commit([operation])
+            outcome = self.commits.commit([operation, *fiber.forget_admissions()])
             with contextlib.suppress(asyncio.CancelledError):  # it is at its end anyway
                 await outcome
             touched = outcome.result()
         except OutlastError as failure:
-            logger.warning("%s: the end of %r was not stored: %s", self.agent, fiber.name, failure)
+            if self.activation.ended is None:
+                logger.warning(
+                    "%s: the end of %r was not stored: %s", self.agent, fiber.name, failure
+                )
             self._interrupted(fiber)
-            return False
+            return None
         self._ended(fiber)
         self._resolve(fiber, error, result)
-        return touched != (0,)
+        return touched[0] != 0
 
     def _interrupted(self, fiber: Fiber) -> None:
         """Its row stays: the next activation will find it."""
         self._ended(fiber)
-        self._emit("fiber:run:interrupted", fiber, recovery_reason="left")
+        self._emit(FiberRunInterrupted, fiber, recovery_reason="left")
         self._resolve(
             fiber,
             FiberInterrupted(
@@ -344,14 +367,15 @@ class Fibers:
             )
         return fiber
 
-    def _emit(self, name: str, fiber: Fiber, **more: object) -> None:
+    def _emit(
+        self,
+        kind: Kind[Concatenate[str | None, str, str, bool, Arguments]],
+        fiber: Fiber,
+        *arguments: Arguments.args,
+        **more: Arguments.kwargs,
+    ) -> None:
         self.activation.events.emit(
-            name,
-            self.agent,
-            fiber_id=fiber.id,
-            fiber_name=fiber.name,
-            managed=fiber.managed,
-            **more,
+            kind, self.agent, fiber.id, fiber.name, fiber.managed, *arguments, **more
         )
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from outlast.agent import fiber_rows as rows
+from outlast.agent.admission import current_origin, fiber_scope, forget
 from outlast.agent.fiber_rows import FiberRow
 from outlast.agent.fibers import UNSET, FiberFunction, Fibers, check_function
 from outlast.agent.recovery import FiberResolution, Recovery, checked, decoded, settlement
@@ -77,6 +78,9 @@ class ManagedFibers:
             raise ValueError("wait=True inside commit() would wait for ever; wait after the block")
         has_input = input is not UNSET
         snapshot = json.encode(input, "input") if has_input else None
+        origin = current_origin()
+        if id is None and idempotency_key is None and origin is not None:
+            idempotency_key = origin.key("fiber", name, snapshot)
         described = None if metadata is None else json.encode(metadata, "metadata")
         existing = await self._existing_or_free(id, idempotency_key)
         if unit is not None and idempotency_key in unit.fibers:
@@ -172,10 +176,15 @@ class ManagedFibers:
             self._tell(id)
 
         cancelled = FiberResolution("aborted")
+        agent = self._fibers.agent
         touched = await self._fibers.commits.write(
-            [(rows.SETTLE, settlement(self._fibers.agent, id, cancelled, now))], stop
+            [
+                (rows.SETTLE, settlement(agent, id, cancelled, now)),
+                forget(agent, fiber_scope(agent, row.root_id)),
+            ],
+            stop,
         )
-        return touched != (0,)
+        return touched is None or touched[0] != 0
 
     async def resolve(self, id: str, resolution: FiberResolution) -> bool:
         row = await self._row(id)

@@ -9,16 +9,26 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Concatenate, Literal, TypeVar
 
 from outlast.agent import fiber_rows as rows
+from outlast.agent.admission import fiber_scope, forget
 from outlast.agent.backoff import FiberRecovery, attempted, turn_of
+from outlast.agent.events import (
+    FiberRecoveryAttempt,
+    FiberRecoveryDetected,
+    FiberRecoveryFailed,
+    FiberRecoveryHandled,
+    FiberRecoverySkipped,
+    FiberRunInterrupted,
+)
 from outlast.agent.fiber import FiberHandle, retrieve
 from outlast.agent.fiber_rows import FiberRow
 from outlast.agent.fibers import FiberFunction, Fibers, Replaceable, check_function
 from outlast.core import json
 from outlast.core.clock import seconds, to_datetime
 from outlast.core.errors import CommitRefused, FiberConflict, NotInFiber
+from outlast.core.events import Arguments, Kind
 from outlast.core.text import described, storable
 from outlast.host.alarms import alarm
 from outlast.store.operations import Operation
@@ -181,7 +191,7 @@ class Recovery:
                 waiting.append(row)
                 continue
             if handled and loop.time() > deadline:
-                self._emit("fiber:recovery:skipped", row, reason="scan_deadline_exceeded")
+                self._emit(FiberRecoverySkipped, row, reason="scan_deadline_exceeded")
                 overdue = True
                 break
             handled += 1
@@ -221,8 +231,8 @@ class Recovery:
     async def _recover(self, row: FiberRow) -> FiberRow | None:
         """Hand one fiber to the hook. Returns its row when it has to be tried again."""
         agent, clock = self._fibers.agent, self._activation.clock
-        self._emit("fiber:recovery:detected", row)
-        self._emit("fiber:run:interrupted", row, recovery_reason="orphaned")
+        self._emit(FiberRecoveryDetected, row)
+        self._emit(FiberRunInterrupted, row, recovery_reason="orphaned")
         now = clock.now()
         tries, waits, retry_at = attempted(row, now, self._options)
         status = "interrupted" if row.managed else row.status
@@ -250,7 +260,7 @@ class Recovery:
                 row.id,
                 tries,
             )
-        self._emit("fiber:recovery:attempt", row)
+        self._emit(FiberRecoveryAttempt, row)
         place = Replaceable(row, self._fibers)
         self._hooks.add(row.id)
         hook = self._activation.spawn(self._call(row, place), f"recover {row.name}")
@@ -258,7 +268,7 @@ class Recovery:
         hook.add_done_callback(retrieve)
         await asyncio.wait({hook, place.replaced}, return_when=asyncio.FIRST_COMPLETED)
         if place.replaced.done():
-            self._emit("fiber:recovery:handled", row, status="managed" if row.managed else "user")
+            self._emit(FiberRecoveryHandled, row, status="managed" if row.managed else "user")
             return None
         if hook.cancelled():
             raise asyncio.CancelledError
@@ -288,15 +298,15 @@ class Recovery:
             if self._activation.ended is not None:
                 raise
             logger.exception("%s: on_fiber_recovered failed for %r", agent, row.name)
-            self._emit("fiber:recovery:failed", row, error=str(error), reason="hook_raised")
+            self._emit(FiberRecoveryFailed, row, error=described(error), reason="hook_raised")
             if place.accepted is not None:
                 await asyncio.wait({place.accepted})
                 return place.accepted.exception() is not None
             if not row.managed:
                 return True
             ending = self._ending(row, FiberResolution("error", described(error)))
-        await self._fibers.commits.commit([ending])
-        self._emit("fiber:recovery:handled", row, status="managed" if row.managed else "user")
+        await self._fibers.commits.commit([ending, self._forget(row)])
+        self._emit(FiberRecoveryHandled, row, status="managed" if row.managed else "user")
         if self.on_settled is not None:
             self.on_settled(row.id)
         return False
@@ -309,9 +319,12 @@ class Recovery:
             self._fibers.agent, row.id, resolution, self._activation.clock.now()
         )
 
+    def _forget(self, row: FiberRow) -> Operation:
+        return forget(self._fibers.agent, fiber_scope(self._fibers.agent, row.root_id))
+
     async def _drop(self, row: FiberRow) -> None:
         """Its hook has failed for too long."""
-        self._emit("fiber:recovery:skipped", row, reason="max_age_exceeded")
+        self._emit(FiberRecoverySkipped, row, reason="max_age_exceeded")
         logger.error(
             "%s: the fiber %r (%s) is dropped: it has got nowhere for longer than max_age",
             self._fibers.agent,
@@ -319,7 +332,7 @@ class Recovery:
             row.id,
         )
         gone = FiberResolution("error", "it got nowhere for longer than max_age")
-        await self._fibers.commits.commit([self._ending(row, gone)])
+        await self._fibers.commits.commit([self._ending(row, gone), self._forget(row)])
         if self.on_settled is not None:
             self.on_settled(row.id)
 
@@ -342,14 +355,15 @@ class Recovery:
         if wake_at is not None:
             self._activation.alarm_was_set(wake_at)
 
-    def _emit(self, name: str, row: FiberRow, **more: object) -> None:
+    def _emit(
+        self,
+        kind: Kind[Concatenate[str | None, str, str, bool, Arguments]],
+        row: FiberRow,
+        *arguments: Arguments.args,
+        **more: Arguments.kwargs,
+    ) -> None:
         self._activation.events.emit(
-            name,
-            self._fibers.agent,
-            fiber_id=row.id,
-            fiber_name=row.name,
-            managed=bool(row.managed),
-            **more,
+            kind, self._fibers.agent, row.id, row.name, bool(row.managed), *arguments, **more
         )
 
 

@@ -5,7 +5,7 @@
 | `identity` | what an idempotent schedule is recognised by; null while a one-shot is being executed |
 | `occurrence` | the intended time of the occurrence that is to run, or is running |
 | `run_at` | when to run it: the occurrence, or later if it had to be put off |
-| `claimed_epoch` | the epoch in which it is running; an older one than the agent's own: it died there |
+| `claimed_at` | since when it is running; if it does not run in this activation, it died there |
 | `defers` | how often it was put off |
 
 The agent's alarm is the earliest `run_at` of what is not claimed. It is computed anew in the same commit as
@@ -23,7 +23,7 @@ ALARM = "schedules"
 
 _COLUMNS = (
     "id, identity, kind, callback, payload, cron, timezone, interval, retry, created_at,"
-    " occurrence, run_at, claimed_epoch, defers"
+    " occurrence, run_at, claimed_at, defers"
 )
 
 
@@ -43,7 +43,7 @@ class ScheduleRow:
     created_at: int
     occurrence: int
     run_at: int
-    claimed_epoch: int | None
+    claimed_at: int | None
     defers: int
 
     @property
@@ -96,20 +96,18 @@ INSERT = Statement(
 CLAIM = Statement(
     "schedules claim",
     sqlite="""
-        UPDATE schedules SET claimed_epoch = ?4,
+        UPDATE schedules SET claimed_at = ?4,
             identity = CASE WHEN kind IN ('cron', 'interval') THEN identity END
         WHERE agent = ?1 AND id = ?2 AND occurrence = ?3
-          AND (claimed_epoch IS NULL OR claimed_epoch < ?4)
     """,
     postgres="""
-        UPDATE schedules SET claimed_epoch = u.epoch,
+        UPDATE schedules SET claimed_at = u.claimed_at,
             identity = CASE WHEN kind IN ('cron', 'interval') THEN identity END
         FROM {rows}
         WHERE schedules.agent = u.agent AND schedules.id = u.id
           AND schedules.occurrence = u.occurrence
-          AND (schedules.claimed_epoch IS NULL OR schedules.claimed_epoch < u.epoch)
     """,
-    columns=[("agent", "text"), ("id", "text"), ("occurrence", "bigint"), ("epoch", "bigint")],
+    columns=[("agent", "text"), ("id", "text"), ("occurrence", "bigint"), ("claimed_at", "bigint")],
     key=2,
     expect=True,
 )
@@ -118,11 +116,11 @@ CLAIM = Statement(
 RELEASE = Statement(
     "schedules release",
     sqlite="""
-        UPDATE schedules SET claimed_epoch = NULL, occurrence = ?4, run_at = ?5, defers = ?6
+        UPDATE schedules SET claimed_at = NULL, occurrence = ?4, run_at = ?5, defers = ?6
         WHERE agent = ?1 AND id = ?2 AND occurrence = ?3
     """,
     postgres="""
-        UPDATE schedules SET claimed_epoch = NULL, occurrence = u.next_occurrence,
+        UPDATE schedules SET claimed_at = NULL, occurrence = u.next_occurrence,
             run_at = u.run_at, defers = u.defers
         FROM {rows}
         WHERE schedules.agent = u.agent AND schedules.id = u.id
@@ -154,7 +152,7 @@ _DISARM = "DELETE FROM alarms WHERE agent = ? AND source = 'schedules'"
 _ARM = """
     INSERT INTO alarms (agent, source, wake_at)
     SELECT ?, 'schedules', earliest.run_at FROM (
-        SELECT min(run_at) AS run_at FROM schedules WHERE agent = ? AND claimed_epoch IS NULL
+        SELECT min(run_at) AS run_at FROM schedules WHERE agent = ? AND claimed_at IS NULL
     ) AS earliest
     WHERE earliest.run_at IS NOT NULL
 """
@@ -169,7 +167,7 @@ def rearm(agent: str) -> list[Operation]:
 
 DUE = Query.same(
     f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND"
-    f" (claimed_epoch < ? OR (claimed_epoch IS NULL AND run_at <= ?)) ORDER BY run_at, id LIMIT ?",
+    f" (claimed_at IS NOT NULL OR run_at <= ?) ORDER BY run_at, id LIMIT ?",
     bulk=True,
 )
 BY_ID = Query.same(f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND id = ?")
@@ -178,10 +176,10 @@ OF_AGENT = Query.same(
     f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? ORDER BY run_at, id", bulk=True
 )
 IS_ANY_CLAIMED = Query.same(
-    "SELECT 1 FROM schedules WHERE agent = ? AND claimed_epoch IS NOT NULL LIMIT 1"
+    "SELECT 1 FROM schedules WHERE agent = ? AND claimed_at IS NOT NULL LIMIT 1"
 )
 CLAIMED_AGENTS = Query.same(
-    "SELECT DISTINCT agent FROM schedules WHERE claimed_epoch IS NOT NULL AND agent > ?"
+    "SELECT DISTINCT agent FROM schedules WHERE claimed_at IS NOT NULL AND agent > ?"
     " ORDER BY agent LIMIT ?",
     bulk=True,
 )

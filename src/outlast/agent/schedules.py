@@ -11,17 +11,37 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Concatenate
 
 from outlast.agent import schedule_rows as rows
+from outlast.agent.admission import (
+    NOTE,
+    WAS_ADMITTED,
+    Occurrence,
+    admitting,
+    current_origin,
+    digest,
+    forget,
+    occurrence_scope,
+)
+from outlast.agent.events import (
+    ScheduleCancelled,
+    ScheduleCompleted,
+    ScheduleCreated,
+    ScheduleDuplicates,
+    ScheduleFailed,
+    ScheduleRetried,
+    ScheduleStarted,
+)
 from outlast.agent.schedule_rows import ScheduleRow
 from outlast.agent.timetable import Retry, ScheduleKind, Timing, interval_timing, timing_of
 from outlast.agent.unit import Commits
 from outlast.core import json
 from outlast.core.clock import to_datetime
 from outlast.core.errors import CommitRefused, OutlastError
+from outlast.core.events import Arguments, Kind
 from outlast.core.text import described
 from outlast.host.activation import Activation
 from outlast.store.operations import Operation, Query
@@ -117,16 +137,26 @@ class Schedules:
             created_at=self._activation.clock.now(),
             occurrence=timing.first_at,
             run_at=timing.first_at,
-            claimed_epoch=None,
+            claimed_at=None,
             defers=0,
         )
         if row.identity is not None:
             existing = await self._fetch_one(rows.BY_IDENTITY, row.identity)
             if existing is not None:
                 return self._shown(existing)
+        admission: list[Operation] = []
+        origin = current_origin()
+        if row.identity is None and origin is not None and origin.agent == self._agent:
+            key = origin.key("schedule", name, text)
+            row = replace(row, id=f"schedule_{digest(key)}")
+            noted = (self._agent, origin.scope, key)
+            if await self._activation.store.fetch(WAS_ADMITTED, *noted):
+                return self._shown(await self._fetch_one(rows.BY_ID, row.id) or row)
+            admission = [(NOTE, noted)]
         try:
             await self._commits.write(
-                [self._insertion(row), *rows.rearm(self._agent)], lambda: self._made(row)
+                [*admission, self._insertion(row), *rows.rearm(self._agent)],
+                lambda: self._made(row),
             )
         except CommitRefused:
             if row.identity is None:
@@ -138,7 +168,7 @@ class Schedules:
         return self._shown(row)
 
     def _made(self, row: ScheduleRow) -> None:
-        self._emit("schedule:create", row)
+        self._emit(ScheduleCreated, row)
         self._activation.alarm_was_set(row.run_at)
 
     def _insertion(self, row: ScheduleRow) -> Operation:
@@ -191,7 +221,7 @@ class Schedules:
             return False
         touched = await self._commits.write(
             [(rows.DELETE, (self._agent, id)), *rows.rearm(self._agent)],
-            lambda: self._emit("schedule:cancel", row),
+            lambda: self._emit(ScheduleCancelled, row),
         )
         return touched is None or touched[0] != 0
 
@@ -230,22 +260,19 @@ class Schedules:
 
     async def _due(self) -> list[ScheduleRow]:
         """What is due or was left behind, and does not run here."""
-        fence = self._activation.fence
-        assert fence is not None
         found = await self._activation.store.fetch(
-            rows.DUE, self._agent, fence.epoch, self._activation.clock.now(), PAGE
+            rows.DUE, self._agent, self._activation.clock.now(), PAGE
         )
         return [
             row for row in (ScheduleRow(*values) for values in found) if row.id not in self._running
         ]
 
     async def _claim(self, row: ScheduleRow) -> bool:
-        fence = self._activation.fence
-        assert fence is not None
+        now = self._activation.clock.now()
         try:
             await self._commits.commit(
                 [
-                    (rows.CLAIM, (self._agent, row.id, row.occurrence, fence.epoch)),
+                    (rows.CLAIM, (self._agent, row.id, row.occurrence, now)),
                     *rows.rearm(self._agent),
                 ]
             )
@@ -261,7 +288,11 @@ class Schedules:
                 operation: Operation = rows.DELETE, (self._agent, row.id)
             else:
                 operation = rows.RELEASE, (self._agent, row.id, row.occurrence, *following)
-            await self._commits.commit([operation, *rows.rearm(self._agent)])
+            ended = following is None or following[0] != row.occurrence
+            forgotten = [forget(self._agent, occurrence_scope(row.id, row.occurrence))]
+            await self._commits.commit(
+                [operation, *(forgotten if ended else []), *rows.rearm(self._agent)]
+            )
             if following is not None:
                 self._activation.alarm_was_set(following[1])
         except OutlastError as error:
@@ -292,6 +323,7 @@ class Schedules:
             if row.is_recurring or now() - row.occurrence >= LONGEST_DEFER:
                 return self._next(row)
             return self._put_off(row)
+        started = now()
         for attempt in range(1, retry.max_attempts + 1):
             if attempt > 1:
                 chance = random.Random(
@@ -299,8 +331,9 @@ class Schedules:
                 )  # apart, but the same in each run
                 await asyncio.sleep(retry.delay_before(attempt, chance))
             try:
-                self._emit("schedule:execute", row, attempt=attempt)
+                self._emit(ScheduleStarted, row, attempt=attempt)
                 await self._call(callback, payload, row)
+                self._emit(ScheduleCompleted, row, elapsed_ms=now() - started)
                 return self._next(row)
             except OutlastError as error:
                 if self._activation.ended is not None:
@@ -308,20 +341,26 @@ class Schedules:
                 if attempt == retry.max_attempts:
                     self._report(row, described(error), attempts=attempt, error=error)
                     return self._put_off(row)  # ours, not the callback's: it is not consumed by it
+                why = described(error)
             except (Exception, asyncio.CancelledError) as error:
                 if self._activation.ended is not None:
                     raise OutlastError("left for the next activation") from error
                 if attempt == retry.max_attempts:
                     self._report(row, described(error), attempts=attempt, error=error)
                     return self._next(row)
-            self._emit("schedule:retry", row, attempt=attempt)
+                why = described(error)
+            self._emit(ScheduleRetried, row, attempt=attempt, error=why)
         raise AssertionError("unreachable")
 
     async def _call(self, callback: Callable[..., Any], payload: Any, row: ScheduleRow) -> None:
         arguments = (payload, self._shown(row))[: _positional(callback)]
-        result = callback(*arguments)
-        if inspect.isawaitable(result):
-            await result
+        token = admitting.set(Occurrence(self._agent, row.id, row.occurrence))
+        try:
+            result = callback(*arguments)
+            if inspect.isawaitable(result):
+                await result
+        finally:
+            admitting.reset(token)
 
     def _next(self, row: ScheduleRow) -> tuple[int, int, int] | None:
         """The next occurrence that is not past; never the one that just ran, also if clocks go back."""
@@ -344,7 +383,7 @@ class Schedules:
         logger.error(
             "%s: the schedule %r failed: %s", self._agent, row.callback, why, exc_info=error
         )
-        self._emit("schedule:error", row, error=why, attempts=attempts)
+        self._emit(ScheduleFailed, row, error=why, attempts=attempts)
 
     def _warn_of_many(self, found: list[ScheduleRow]) -> None:
         counts: dict[str, int] = {}
@@ -357,12 +396,18 @@ class Schedules:
                     "%s: %d schedules of %r are due at once", self._agent, count, callback
                 )
                 self._activation.events.emit(
-                    "schedule:duplicate_warning", self._agent, callback=callback, count=count
+                    ScheduleDuplicates, self._agent, callback=callback, count=count
                 )
 
-    def _emit(self, name: str, row: ScheduleRow, **more: object) -> None:
+    def _emit(
+        self,
+        kind: Kind[Concatenate[str | None, str, str, ScheduleKind, Arguments]],
+        row: ScheduleRow,
+        *arguments: Arguments.args,
+        **more: Arguments.kwargs,
+    ) -> None:
         self._activation.events.emit(
-            name, self._agent, schedule_id=row.id, callback=row.callback, kind=row.kind, **more
+            kind, self._agent, row.id, row.callback, row.kind, *arguments, **more
         )
 
     async def _fetch_one(self, query: Query, value: str) -> ScheduleRow | None:

@@ -152,9 +152,7 @@ class Commits:
 
     def commit(self, operations: list[Operation]) -> asyncio.Future[tuple[int, ...]]:
         """A commit of its own, whatever block is open. It is handed over now; await its outcome."""
-        fence = self._activation.fence
-        assert fence is not None
-        return self._activation.store.submit(fence, operations)
+        return self._activation.submit(operations)
 
 
 def without_unit() -> None:

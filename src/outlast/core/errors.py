@@ -90,6 +90,18 @@ class ActivationFailed(OutlastError):
     """The agent's `on_start` raised, so that it could not be activated. The cause is attached."""
 
 
+class AgentAborted(OutlastError):
+    """The agent was stopped with `abort_sub_agent()`. Its rows are kept; it starts again when used."""
+
+
+class AgentDestroyed(OutlastError):
+    """The agent was destroyed or deleted, with all that it owned. Call again for a new, empty one."""
+
+
+class RpcRefused(OutlastError, LookupError):
+    """The network asked for a method that is not marked with `@rpc`, or with arguments that do not fit."""
+
+
 # --- fibers --------------------------------------------------------------------------------------
 
 
@@ -107,3 +119,8 @@ class FiberCancelled(OutlastError):
 
 class FiberInterrupted(OutlastError):
     """The fiber was left for a later activation (shutdown, lost ownership). Its row is kept."""
+
+
+def again(error: Exception) -> Exception:
+    """The same error for one more victim: an instance of its own, since each gets a traceback."""
+    return type(error)(*error.args)

@@ -1,80 +1,155 @@
 """What happened, for those who listen.
 
-An event has a dotted channel before the first colon of its name (`fiber:run:started` is of the channel
-`fiber`). Emitting costs a dictionary look-up when nobody listens. A listener that raises is logged and
-harms nobody.
+Each kind of event is a class. It has a name (`fiber:run:started`) and belongs to a channel (`fiber`); what it
+tells are its fields. The classes stand with their owners, in `host/events.py` and `agent/events.py`.
+
+Emitting takes the class and its arguments, so that nothing is made when nobody listens. A listener is called
+at once, on the event loop, so it must be quick; one that raises is logged and harms nobody.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from outlast.core.clock import Clock, SystemClock
 
 logger = logging.getLogger("outlast")
+
+Severity = Literal["info", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to an agent (or to the host, when `agent` is None)."""
 
-    name: str
+    name: ClassVar[str]
+    channel: ClassVar[str]
+    severity: ClassVar[Severity] = "info"
+
+    at: int  # milliseconds since 1970-01-01 UTC, by the host's clock
     agent: str | None
-    payload: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def channel(self) -> str:
-        return self.name.partition(":")[0]
+    def payload(self) -> dict[str, Any]:
+        """What this kind of event tells besides when and of whom."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in ("at", "agent")
+        }
 
 
-Listener = Callable[[Event], None]
+E = TypeVar("E", bound=Event)
+Arguments = ParamSpec("Arguments")
+
+
+class Kind(Protocol[Arguments]):
+    """A class of events; `Arguments` are its fields after `at`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def channel(self) -> str: ...
+
+    def __call__(
+        self, at: int, /, *arguments: Arguments.args, **more: Arguments.kwargs
+    ) -> Event: ...
+
+
+class _Subscription:
+    __slots__ = ("is_open", "listener", "wanted")
+
+    def __init__(self, wanted: str | type[Event], listener: Callable[[Any], object]) -> None:
+        self.wanted = wanted
+        self.listener = listener
+        self.is_open = True
+
+    def wants(self, kind: Any) -> bool:
+        if isinstance(self.wanted, str):
+            return self.wanted in ("*", kind.channel, kind.name)
+        return issubclass(kind, self.wanted)
 
 
 class Events:
     """The events of one host.
 
     ```python
-    from outlast.core.events import Events
+    from dataclasses import dataclass
+    from outlast.core.events import Event, Events
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Rang(Event):
+        name, channel = "bell:rang", "bell"
+        times: int
+
     events, seen = Events(), []
-    stop = events.subscribe("fiber", seen.append)
-    events.emit("fiber:run:started", "Agent/alice", fiber_id="f1")
+    stop = events.subscribe("bell", seen.append)        # a channel; or "bell:rang", "*", Rang
+    events.emit(Rang, "Door/front", times=2)
     stop()
-    events.emit("fiber:run:completed", "Agent/alice", fiber_id="f1")
-    assert [event.name for event in seen] == ["fiber:run:started"]
+    events.emit(Rang, "Door/front", times=3)
+    assert [(event.agent, event.times) for event in seen] == [("Door/front", 2)]
     ```
     """
 
-    def __init__(self) -> None:
-        self._listeners: dict[str, list[Listener]] = {}
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self._subscriptions: list[_Subscription] = []
+        self._by_kind: dict[Any, list[_Subscription]] = {}  # found already, by class of event
 
-    def subscribe(self, channel: str, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with each event of `channel` ("*": of all); returns what ends that."""
-        self._listeners.setdefault(channel, []).append(listener)
-        ended = False
+    @overload
+    def subscribe(self, wanted: str, listener: Callable[[Event], object]) -> Callable[[], None]: ...
+
+    @overload
+    def subscribe(self, wanted: type[E], listener: Callable[[E], object]) -> Callable[[], None]: ...
+
+    def subscribe(
+        self, wanted: str | type[Event], listener: Callable[[Any], object]
+    ) -> Callable[[], None]:
+        """Call `listener` with each event of a channel, of a name, or of a class; "*": with all.
+
+        Listeners are called in the order in which they subscribed. Returns what ends the subscription.
+        """
+        if not isinstance(wanted, str) and not (
+            inspect.isclass(wanted) and issubclass(wanted, Event)
+        ):
+            raise TypeError(f"listen to a channel, a name or a class of events, not to {wanted!r}")
+        if inspect.iscoroutinefunction(listener):
+            raise TypeError(
+                f"{listener!r} is async; a listener is called at once and nobody awaits it"
+            )
+        subscription = _Subscription(wanted, listener)
+        self._subscriptions.append(subscription)
+        self._by_kind = {}
 
         def unsubscribe() -> None:
-            nonlocal ended
-            if not ended:  # once: the same listener may be subscribed a second time
-                ended = True
-                self._listeners[channel].remove(listener)
-                if not self._listeners[channel]:
-                    del self._listeners[channel]
+            if subscription.is_open:
+                subscription.is_open = False
+                self._subscriptions.remove(subscription)
+                self._by_kind = {}
 
         return unsubscribe
 
-    def emit(self, name: str, agent: str | None = None, **payload: object) -> None:
-        """Tell those who listen to the channel of `name`."""
-        if not self._listeners:
+    def emit(
+        self, kind: Kind[Arguments], *arguments: Arguments.args, **more: Arguments.kwargs
+    ) -> None:
+        """Tell those who listen: `events.emit(Rang, "Door/front", times=2)`."""
+        if not self._subscriptions:
             return
-        listeners = [
-            *self._listeners.get(name.partition(":")[0], ()),
-            *self._listeners.get("*", ()),
-        ]
-        if not listeners:
+        found = self._by_kind.get(kind)
+        if found is None:
+            found = [each for each in self._subscriptions if each.wants(kind)]
+            self._by_kind[kind] = found
+        if not found:
             return
-        event = Event(name, agent, payload)
-        for listener in listeners:
-            try:
-                listener(event)
-            except Exception:
-                logger.exception("a listener for %s raised", name)
+        event = kind(self.clock.now(), *arguments, **more)
+        for subscription in found:
+            if subscription.is_open:  # an earlier listener may have ended it
+                try:
+                    subscription.listener(event)
+                except Exception:
+                    logger.exception("a listener for %s raised", kind.name)

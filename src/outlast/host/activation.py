@@ -4,18 +4,47 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from outlast.core.clock import Clock
+from outlast.core.errors import again
 from outlast.core.events import Events
 from outlast.core.ids import Ids
 from outlast.host.address import Address
 from outlast.store.base import Store
-from outlast.store.operations import Fence
+from outlast.store.operations import Fence, Operation, Outcome
 
 if TYPE_CHECKING:
+    from outlast.host.family import Family
     from outlast.host.hosted import Hosted
+
+A = TypeVar("A")
+
+
+class Neighbours(Protocol):
+    """What one agent can do to others, through its host."""
+
+    def stub(self, agent_class: type[A], address: Address) -> A:
+        """A stub of the agent at `address`."""
+        ...
+
+    def removing(self, address: Address, reason: Exception) -> AbstractAsyncContextManager[Removal]:
+        """End an agent and all below it, and keep them away inside the block."""
+        ...
+
+    def abort(self, address: Address, reason: Exception) -> bool:
+        """End an agent and all below it; their rows stay. False when none of them is in memory."""
+        ...
+
+
+class Removal(Protocol):
+    """What may be written while an agent and all below it are away."""
+
+    async def commit(self, operations: list[Operation], *, with_root: bool) -> None:
+        """Write in the place of those that were ended; `with_root`: the root's own row goes too."""
+        ...
 
 
 class Activation:
@@ -24,6 +53,7 @@ class Activation:
     def __init__(
         self,
         address: Address,
+        family: Family,
         *,
         store: Store,
         clock: Clock,
@@ -31,24 +61,31 @@ class Activation:
         events: Events,
         on_idle: Callable[[Activation], None],
         on_alarm_set: Callable[[int], None],
+        neighbours: Neighbours,
         new_context: Callable[[], Context] = Context,
     ) -> None:
         self.address = address
+        self.family = family
         self.store = store
         self.clock = clock
         self.ids = ids
         self.events = events
         self.agent: Hosted | None = None
-        self.fence: Fence | None = None  # once the agent's row was read
+        self.neighbours = neighbours
+        self.fence: Fence | None = None  # its root's, once that agent's row was read
         self.is_continued = False  # an earlier activation in this same host wrote the row last
         self.ready: asyncio.Task[None] | None = None
+        self.waits_for: Activation | None = None  # whom its `on_start` calls
         self.ended: Exception | None = None
+        self.last_write: Outcome | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.calls: dict[asyncio.Timeout, asyncio.Task[Any] | None] = {}  # each on a leash
         self.alarm_was_set = on_alarm_set
         self._on_idle = on_idle
         self._new_context = new_context
         self._holds = 0
         self._loop = asyncio.get_running_loop()
+        family.members.add(self)
 
     @property
     def held(self) -> bool:
@@ -64,6 +101,34 @@ class Activation:
         self._holds -= 1
         if self._holds == 0:
             self._on_idle(self)
+
+    def submit(self, operations: list[Operation]) -> Outcome:
+        """Hand a batch over, now and without waiting; await the outcome to know how it ended."""
+        if self.ended is not None:
+            raise again(self.ended)
+        assert self.fence is not None
+        self.last_write = outcome = self.store.submit(self.fence, operations)
+        return outcome
+
+    @property
+    def is_writing(self) -> bool:
+        """True while a batch of this agent has no outcome yet. They end in order."""
+        return self.last_write is not None and not self.last_write.done()
+
+    def stop_calls(self) -> None:
+        """Interrupt whoever is inside a call of this agent, except for the caller of this.
+
+        Not at once: whoever is about to hear how a commit has ended hears that instead.
+        """
+        this = asyncio.current_task()
+        leashes = [leash for leash, task in self.calls.items() if task is not this]
+        if leashes:
+            self._loop.call_soon(self._pull, leashes)
+
+    def _pull(self, leashes: list[asyncio.Timeout]) -> None:
+        for leash in leashes:
+            if leash in self.calls:
+                leash.reschedule(self._loop.time())
 
     def spawn(
         self, work: Coroutine[Any, Any, Any], name: str, context: Context | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextvars import Context
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from outlast.core.clock import Clock
 from outlast.core.errors import (
@@ -18,17 +19,22 @@ from outlast.core.errors import (
     OutlastError,
     OwnershipLost,
     UnknownAgent,
+    again,
 )
 from outlast.core.events import Events
 from outlast.core.ids import Ids
 from outlast.host.activation import Activation
 from outlast.host.address import Address
+from outlast.host.events import AgentActivated, AgentDiscarded, AgentEvicted, FenceLost
+from outlast.host.family import Family, FamilyRemoval
 from outlast.host.hosted import Hosted
 from outlast.store import fencing
 from outlast.store.base import Store
 from outlast.store.operations import Fence
 
 logger = logging.getLogger("outlast.host")
+
+A = TypeVar("A")
 
 UNWIND_FOR = 5.0  # seconds that a new activation waits for the work of a discarded one to stop
 
@@ -50,6 +56,7 @@ class Activations:
         on_quiet: Callable[[], None],
         on_discarded: Callable[[Address, Exception, Fence | None], None],
         new_context: Callable[[], Context],
+        make_stub: Callable[[type[Any], Address], Any],
     ) -> None:
         self._classes = classes
         self._store = store
@@ -62,8 +69,12 @@ class Activations:
         self._on_quiet = on_quiet
         self._on_discarded = on_discarded  # with unfinished work: somebody has to take that up
         self._new_context = new_context
+        self._make_stub = make_stub
         self._loop = asyncio.get_running_loop()
         self._live: dict[Address, Activation] = {}
+        self._families: dict[Address, Family] = {}  # by root
+        self._starting: dict[asyncio.Task[Any], Activation] = {}  # whose on_start the task runs
+        self._barred: dict[Address, asyncio.Future[None]] = {}  # what is being removed
         self._idle: OrderedDict[Activation, float] = OrderedDict()  # since when, oldest first
         self._leaving: dict[Address, set[asyncio.Task[Any]]] = {}
         self._sweep: asyncio.TimerHandle | None = None
@@ -81,39 +92,62 @@ class Activations:
 
     @contextlib.asynccontextmanager
     async def using(self, address: Address) -> AsyncIterator[Hosted]:
-        """The agent at `address`, activated, and kept in memory inside the block."""
+        """The agent at `address`, activated, and kept in memory inside the block.
+
+        If the agent is ended meanwhile, the block is interrupted, and raises what ended it.
+        """
+        while self._barred and (gate := self._gate_before(address)) is not None:
+            await asyncio.wait({gate})
         activation = self._live.get(address)
         if activation is None:
             activation = self._activate(address)
         activation.hold()
+        leash = asyncio.timeout(None)
         try:
-            ready = activation.ready
-            if ready is not None and ready is asyncio.current_task():
-                raise RuntimeError(
-                    f"{address}: on_start calls its own agent through a stub, which would wait for"
-                    f" on_start to end; call the method on self"
-                )
-            if ready is not None:
-                await asyncio.wait({ready})
-                if ready.cancelled() and activation.ended is not None:
-                    raise type(activation.ended)(*activation.ended.args)
-                ready.result()
+            await self._until_ready(activation)
             assert activation.agent is not None
-            yield activation.agent
+            async with leash:
+                activation.calls[leash] = asyncio.current_task()
+                yield activation.agent
+        except TimeoutError:
+            if leash.expired() and activation.ended is not None:
+                raise again(activation.ended) from None
+            raise
         finally:
+            activation.calls.pop(leash, None)
             activation.release()
+
+    async def _until_ready(self, activation: Activation) -> None:
+        ready = activation.ready
+        if ready is None:
+            return
+        this = asyncio.current_task()
+        starting = self._starting.get(this) if this is not None else None
+        _check_circle(starting, activation)
+        if starting is not None:
+            starting.waits_for = activation
+        try:
+            await asyncio.wait({ready})
+        finally:
+            if starting is not None:
+                starting.waits_for = None
+        if ready.cancelled() and activation.ended is not None:
+            raise again(activation.ended)
+        ready.result()
 
     def _activate(self, address: Address) -> Activation:
         if address.kind not in self._classes:
             raise unknown(address.kind, self._classes)
         activation = Activation(
             address,
+            self._family(address.root),
             store=self._store,
             clock=self._clock,
             ids=self._ids,
             events=self._events,
             on_idle=self._became_idle,
             on_alarm_set=self._on_alarm_set,
+            neighbours=self,
             new_context=self._new_context,
         )
         self._live[address] = activation
@@ -125,20 +159,23 @@ class Activations:
         """Everything between the wish to reach an agent and its being there."""
         address = activation.address
         doing = "__init__"
+        this = asyncio.current_task()
+        assert this is not None
+        self._starting[this] = activation
         try:
             unwinding = self._leaving.get(address)
             if unwinding:
                 await asyncio.wait(unwinding, timeout=UNWIND_FOR)
-            rows = await self._store.fetch(fencing.READ, address.root.text)
-            known = rows[0] if rows else None
-            fence = Fence.after(address.root.text, self._owner, known)
-            fence.on_closed = lambda reason: self._fence_closed(activation, reason)
-            activation.fence = fence
-            activation.is_continued = known is not None and known[1] == self._owner
+            family = activation.family
+            activation.fence = await self._fence_of(family)
+            activation.is_continued = family.is_continued or address in family.left
             activation.agent = self._classes[address.kind]._make(activation)
             doing = "on_start"
             await activation.agent._start()
+            if activation.ended is not None:
+                raise again(activation.ended)
             activation.ready = None
+            self._events.emit(AgentActivated, address.text)
         except OutlastError as error:
             self._discard(activation, error)
             raise
@@ -149,6 +186,100 @@ class Activations:
         except BaseException:
             self._end(activation, HostStopped("the host was stopped"))
             raise
+        finally:
+            del self._starting[this]
+
+    # --- families --------------------------------------------------------------------------------
+
+    def _family(self, root: Address) -> Family:
+        family = self._families.get(root)
+        if family is None:
+            family = self._families[root] = Family(root)
+        return family
+
+    async def _fence_of(self, family: Family) -> Fence:
+        if family.fence is None:
+            rows = await self._store.fetch(fencing.READ, family.root.text)
+            if family.fence is None:  # nobody else was faster
+                known = rows[0] if rows else None
+                fence = Fence.after(family.root.text, self._owner, known)
+                fence.on_closed = lambda reason: self._fence_closed(family, reason)
+                family.fence = fence
+                family.is_continued = known is not None and known[1] == self._owner
+        return family.fence
+
+    def _fence_closed(self, family: Family, reason: Exception) -> None:
+        """Their writes are refused from now on: discard the objects."""
+        if isinstance(reason, OwnershipLost):
+            logger.warning("%s", reason)
+            self._events.emit(FenceLost, family.root.text, reason=str(reason))
+        self._dissolve(family, reason)
+        for activation in list(family.members):
+            self._discard(activation, reason)
+
+    def _dissolve(self, family: Family, reason: Exception) -> None:
+        """Nobody writes under its fence any more; whoever comes next gets a new one."""
+        if self._families.get(family.root) is family:
+            del self._families[family.root]
+        if family.fence is not None:
+            family.fence.on_closed = None
+            family.fence.close(reason)
+
+    # --- what agents do to one another -----------------------------------------------------------
+
+    def stub(self, agent_class: type[A], address: Address) -> A:
+        check_known(agent_class, self._classes)
+        return cast(A, self._make_stub(agent_class, address))
+
+    def abort(self, address: Address, reason: Exception) -> bool:
+        """End an agent and all below it; their rows stay. False when none of them is in memory."""
+        family = self._families.get(address.root)
+        ending = family.below(address) if family is not None else []
+        for activation in ending:
+            self._end(activation, reason)
+        return bool(ending)
+
+    @contextlib.asynccontextmanager
+    async def removing(self, address: Address, reason: Exception) -> AsyncIterator[FamilyRemoval]:
+        """End an agent and all below it, and keep them away inside the block.
+
+        If nothing is removed in the end, their unfinished work is taken up again.
+        """
+        while (gate := self._gate_around(address)) is not None:
+            await asyncio.wait({gate})
+        self._barred[address] = self._loop.create_future()
+        family = self._family(address.root)
+        family.removals += 1
+        ending = family.below(address)
+        last_writes = [member.last_write for member in ending if member.last_write is not None]
+        unfinished = [member.address for member in ending if _has_work(member)]
+        removal = FamilyRemoval(self._store, family, last_writes)
+        try:
+            for activation in ending:
+                self._end(activation, reason)
+            await self._fence_of(family)
+            yield removal
+        except BaseException as error:
+            if not removal.is_durable:
+                why = error if isinstance(error, Exception) else reason
+                for left in unfinished:
+                    self._on_discarded(left, why, family.fence)
+            raise
+        finally:
+            family.removals -= 1
+            if family.is_over:
+                self._dissolve(family, reason)
+            self._barred.pop(address).set_result(None)
+
+    def _gate_before(self, address: Address) -> asyncio.Future[None] | None:
+        """What to wait for before the agent at `address` may come."""
+        return next((gate for at, gate in self._barred.items() if at.covers(address)), None)
+
+    def _gate_around(self, address: Address) -> asyncio.Future[None] | None:
+        """What to wait for before the agent at `address` may be removed."""
+        return self._gate_before(address) or next(
+            (gate for at, gate in self._barred.items() if address.covers(at)), None
+        )
 
     # --- going -----------------------------------------------------------------------------------
 
@@ -171,35 +302,31 @@ class Activations:
             activation, since = next(iter(self._idle.items()))
             if activation.held or activation.ended is not None:
                 del self._idle[activation]
-            elif activation.fence is not None and self._store.is_writing(activation.fence):
-                self._sweep_in(self._idle_timeout)  # a commit that nobody waits for
-                return
+            elif activation.is_writing:  # a commit that nobody waits for
+                self._idle[activation] = now
+                self._idle.move_to_end(activation)
             elif since + self._idle_timeout <= now:
                 del self._idle[activation]
                 del self._live[activation.address]
-                self._close(
+                self._part(
                     activation,
                     CommitFailed(
                         f"{activation.address} was evicted because nothing held it; work of its own"
                         f" belongs in a fiber, or under keep_alive()"
                     ),
                 )
-                self._events.emit("lifecycle:evicted", activation.address.text)
+                self._events.emit(AgentEvicted, activation.address.text)
             else:
                 self._sweep_in(since + self._idle_timeout - now)
                 return
 
-    def _fence_closed(self, activation: Activation, reason: Exception) -> None:
-        """Its writes are refused from now on: discard the object."""
-        if isinstance(reason, OwnershipLost):
-            logger.warning("%s", reason)
-            self._events.emit("fence:lost", activation.address.text, reason=str(reason))
-        self._discard(activation, reason)
-
     def _discard(self, activation: Activation, reason: Exception) -> None:
         """End it, and see that work which it leaves unfinished is taken up again."""
         unfinished = any(task is not activation.ready for task in activation.tasks)
+        was_live = activation.ended is None
         self._end(activation, reason)
+        if was_live:
+            self._events.emit(AgentDiscarded, activation.address.text, reason=str(reason))
         if unfinished:
             self._on_discarded(activation.address, reason, activation.fence)
 
@@ -207,11 +334,14 @@ class Activations:
         """This activation is over. Its work stops; its rows stay for the next one."""
         if activation.ended is not None:
             return
-        self._close(activation, reason)
+        self._part(activation, reason)
         address = activation.address
+        activation.family.left.add(address)
         if self._live.get(address) is activation:
             del self._live[address]
         self._idle.pop(activation, None)
+        if not isinstance(reason, HostStopped):  # then whoever calls had time to finish
+            activation.stop_calls()
         this = asyncio.current_task()
         if activation.agent is not None:
             try:
@@ -226,11 +356,13 @@ class Activations:
             for task in unwinding:
                 task.add_done_callback(lambda task: self._unwound(address, task))
 
-    def _close(self, activation: Activation, reason: Exception) -> None:
+    def _part(self, activation: Activation, reason: Exception) -> None:
+        """It writes nothing more. The last of a family takes the fence along."""
         activation.ended = reason
-        if activation.fence is not None:
-            activation.fence.on_closed = None
-            activation.fence.close(reason)
+        family = activation.family
+        family.members.discard(activation)
+        if family.is_over:
+            self._dissolve(family, reason)
 
     def _unwound(self, address: Address, task: asyncio.Task[Any]) -> None:
         tasks = self._leaving.get(address, set())
@@ -250,13 +382,43 @@ class Activations:
         return {task for tasks in self._leaving.values() for task in tasks}
 
 
+def check_known(agent_class: type[Any], classes: Mapping[str, type[Hosted]]) -> None:
+    """Raise unless this very class is one that the host runs."""
+    if not inspect.isclass(agent_class):
+        raise TypeError(f"an agent class and a name are needed, not {agent_class!r}")
+    known = classes.get(agent_class.__name__)
+    if known is None:
+        raise unknown(agent_class.__name__, classes)
+    if known is not agent_class:
+        raise UnknownAgent(
+            f"this host runs another class called {known.__name__!r}: {known!r}, not"
+            f" {agent_class!r}"
+        )
+
+
 def unknown(kind: str, classes: Iterable[str]) -> UnknownAgent:
     """The error for a class that the host does not run."""
     known = ", ".join(sorted(classes)) or "none"
     return UnknownAgent(
         f"this host runs no agent class {kind!r} (it runs: {known})."
-        f" Add the class to Host(agents=[...])."
+        f" Add it to Host(agents=[...]), or to `sub_agents` of the class that uses it."
     )
+
+
+def _has_work(activation: Activation) -> bool:
+    return any(task is not activation.ready for task in activation.tasks)
+
+
+def _check_circle(starting: Activation | None, wanted: Activation) -> None:
+    """An `on_start` that waits for one that waits for it would wait for ever."""
+    at: Activation | None = wanted
+    while starting is not None and at is not None:
+        if at is starting:
+            raise RuntimeError(
+                f"{starting.address}: on_start calls {wanted.address} through a stub, which would"
+                f" wait for this same on_start to end; call the method on self, or later"
+            )
+        at = at.waits_for
 
 
 def _retrieved(task: asyncio.Task[None]) -> None:

@@ -85,6 +85,15 @@ class Address:
         """The agent whose fence covers this one."""
         return self if len(self.path) == 1 else Address(self.path[:1])
 
+    @property
+    def parent(self) -> Address | None:
+        """The agent that this one is a sub-agent of; None: it is a root."""
+        return None if len(self.path) == 1 else Address(self.path[:-1])
+
+    def covers(self, other: Address) -> bool:
+        """True when `other` is this agent, or somewhere below it."""
+        return other.path[: len(self.path)] == self.path
+
     def __str__(self) -> str:
         return self.text
 

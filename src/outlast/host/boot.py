@@ -34,7 +34,7 @@ async def unfinished(store: Store, classes: Mapping[str, type[Hosted]]) -> Async
                 except OutlastError as error:
                     logger.error("unfinished work of %r is left alone: %s", text, error)
                     continue
-                kind = address.root.kind
+                kind = address.kind
                 if kind in classes:
                     yield address
                 elif kind not in strangers:

@@ -16,14 +16,14 @@ from typing import Any, Self, TypeVar, cast
 from outlast.core import json
 from outlast.core.clock import Clock, SystemClock, seconds
 from outlast.core.errors import (
+    AgentDestroyed,
     HostStopped,
     OutlastError,
     OwnershipLost,
-    UnknownAgent,
 )
 from outlast.core.events import Events
 from outlast.core.ids import Ids, RandomIds
-from outlast.host.activations import UNWIND_FOR, Activations, unknown
+from outlast.host.activations import UNWIND_FOR, Activations, check_known
 from outlast.host.address import Address
 from outlast.host.alarms import Alarms
 from outlast.host.boot import unfinished
@@ -99,7 +99,7 @@ class Host:
         self._boot_concurrency = boot_concurrency
         self.clock = clock or SystemClock()
         self.ids = ids or RandomIds()
-        self.events = Events()
+        self.events = Events(self.clock)
         self._state = "new"
         self._activations: Activations | None = None  # once it is started
         self._reboots: dict[Address, tuple[int, float]] = {}  # how often in a row; when last
@@ -139,6 +139,7 @@ class Host:
             on_quiet=self._poke,
             on_discarded=self._reboot_later,
             new_context=self._new_context,
+            make_stub=lambda agent_class, address: Stub(self, agent_class, address),
         )
         self._state = "running"
         self._boot_task = self._in_background(self._boot(), "outlast-boot")
@@ -206,16 +207,7 @@ class Host:
 
     def get(self, agent_class: type[A], name: str) -> A:
         """A stub of the agent `name`: call its public async methods. Does no I/O."""
-        if not inspect.isclass(agent_class):
-            raise TypeError(f"get() takes an agent class and a name, not {agent_class!r}")
-        known = self._classes.get(agent_class.__name__)
-        if known is None:
-            raise unknown(agent_class.__name__, self._classes)
-        if known is not agent_class:
-            raise UnknownAgent(
-                f"this host runs another class called {known.__name__!r}: {known!r}, not"
-                f" {agent_class!r}"
-            )
+        check_known(agent_class, self._classes)
         return cast(A, Stub(self, agent_class, Address.of(agent_class.__name__, name)))
 
     @contextlib.asynccontextmanager
@@ -234,7 +226,8 @@ class Host:
             async with self._activations.using(address) as agent:
                 yield agent
         finally:
-            _inside.reset(token)
+            with contextlib.suppress(ValueError):  # a generator that is closed somewhere else
+                _inside.reset(token)
 
     # --- taking up what was discarded ------------------------------------------------------------
 
@@ -303,7 +296,7 @@ class Host:
         try:
             async with self.using(address):
                 pass
-        except HostStopped:
+        except (HostStopped, AgentDestroyed):
             pass
         except OutlastError as error:
             logger.error("%s could not be woken: %s", address, error)
@@ -369,12 +362,20 @@ class Host:
 
 
 def _by_name(agents: Sequence[type[Any]]) -> dict[str, type[Hosted]]:
+    """The classes and, wherever they are declared, those of their sub-agents."""
     classes: dict[str, type[Hosted]] = {}
-    for agent_class in agents:
+    waiting: list[Any] = list(agents)
+    while waiting:
+        agent_class = waiting.pop(0)
         if not inspect.isclass(agent_class) or not hasattr(agent_class, "unfinished_work"):
-            raise TypeError(f"Host(agents=[...]) takes subclasses of Agent, not {agent_class!r}")
-        name = agent_class.__name__
-        if classes.setdefault(name, cast(type[Hosted], agent_class)) is not agent_class:
+            raise TypeError(
+                f"Host(agents=[...]) and `sub_agents` take subclasses of Agent, not {agent_class!r}"
+            )
+        known = cast(type[Hosted], agent_class)
+        name = known.__name__
+        if name not in classes:
+            waiting += known.sub_agents
+        if classes.setdefault(name, known) is not known:
             raise ValueError(
                 f"two agent classes are called {name!r}; rename one, since the name is part of the"
                 f" address under which its agents are stored"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from outlast.store.operations import Query
 
@@ -15,6 +16,7 @@ class Hosted(Protocol):
 
     # Which agents have unfinished work. Arguments: the address after which to go on, and how many.
     unfinished_work: ClassVar[tuple[Query, ...]]
+    sub_agents: ClassVar[Sequence[type[Any]]]  # the classes of its sub-agents
 
     @classmethod
     def _make(cls, activation: Activation) -> Hosted:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any, cast
 
+from outlast.core.text import described
 from outlast.host.address import Address
+from outlast.host.events import Rpc, RpcFailed
 
 if TYPE_CHECKING:
     from outlast.host.host import Host
@@ -25,26 +28,25 @@ class Stub:
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name.startswith("_"):
             raise AttributeError(f"{name} is private and cannot be called through a stub")
-        described = f"{self._class.__name__}.{name}"
+        where = f"{self._class.__name__}.{name}"
         method = getattr(self._class, name, None)
         if not callable(method):
             raise AttributeError(
-                f"{described} is not a method. A stub stands for an agent that may not be in memory:"
+                f"{where} is not a method. A stub stands for an agent that may not be in memory:"
                 f" only its async methods can be reached. Add one that returns what you need."
             )
-        if not inspect.iscoroutinefunction(method):
+        call: Any
+        if inspect.isasyncgenfunction(method):
+            call = _streaming(self._host, self._address, name)
+        elif inspect.iscoroutinefunction(method):
+            call = _calling(self._host, self._address, name)
+        else:
             raise TypeError(
-                f"{described} is not async, so it cannot be called through a stub; make it async"
+                f"{where} is not async, so it cannot be called through a stub; make it async"
             )
-        host, address = self._host, self._address
-
-        async def call(*arguments: Any, **keywords: Any) -> Any:
-            async with host.using(address) as agent:
-                return await getattr(agent, name)(*arguments, **keywords)
-
         call.__name__ = name
-        call.__qualname__ = described
-        return call
+        call.__qualname__ = where
+        return cast(Callable[..., Awaitable[Any]], call)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -58,3 +60,39 @@ class Stub:
 
     def __repr__(self) -> str:
         return f"<stub of {self._address}>"
+
+
+def _calling(host: Host, address: Address, name: str) -> Callable[..., Any]:
+    async def call(*arguments: Any, **keywords: Any) -> Any:
+        with _told(host, address, name):
+            async with host.using(address) as agent:
+                return await getattr(agent, name)(*arguments, **keywords)
+
+    return call
+
+
+def _streaming(host: Host, address: Address, name: str) -> Callable[..., Any]:
+    async def call(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
+        with _told(host, address, name):
+            async with host.using(address) as agent:
+                async with aclosing(getattr(agent, name)(*arguments, **keywords)) as results:
+                    async for result in results:
+                        yield result
+
+    return call
+
+
+@contextmanager
+def _told(host: Host, address: Address, name: str) -> Iterator[None]:
+    """Tell those who listen how a call has ended."""
+    events = host.events
+    started = host.clock.now()
+    try:
+        yield
+    except Exception as error:
+        elapsed = host.clock.now() - started
+        events.emit(
+            RpcFailed, address.text, method=name, elapsed_ms=elapsed, error=described(error)
+        )
+        raise
+    events.emit(Rpc, address.text, method=name, elapsed_ms=host.clock.now() - started)

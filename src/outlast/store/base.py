@@ -17,6 +17,7 @@ from outlast.core.errors import (
     StoreClosed,
     StoreError,
     ValueTooLarge,
+    again,
 )
 from outlast.store.attempt import Attempt
 from outlast.store.grouping import operation_names
@@ -90,7 +91,7 @@ class Store(ABC):
         if self._closed is not None:
             raise StoreClosed(str(self._closed))
         if fence.closed is not None:
-            raise _again(fence.closed)
+            raise again(fence.closed)
         size = size_of(operations)
         if size * 4 > self.options.max_value_bytes:  # a character is up to four bytes
             self._check_sizes(operations)
@@ -133,7 +134,7 @@ class Store(ABC):
             if batch.fence.closed is None:
                 alive.append(batch)
             else:
-                self._end_badly(batch, _again(batch.fence.closed))
+                self._end_badly(batch, again(batch.fence.closed))
         return alive
 
     def _conclude(self, attempt: Attempt) -> None:
@@ -153,7 +154,7 @@ class Store(ABC):
                 self._lose(batch)
             elif verdict == "behind":
                 assert batch.fence.closed is not None
-                self._end_badly(batch, _again(batch.fence.closed))
+                self._end_badly(batch, again(batch.fence.closed))
             else:
                 self._fail(batch, verdict)
         self._commits += 1
@@ -179,7 +180,7 @@ class Store(ABC):
         )
         fence.close(OwnershipLost(f"{fence.root}: {what}. Nothing was written."))
         assert batch.fence.closed is not None
-        self._end_badly(batch, _again(batch.fence.closed))
+        self._end_badly(batch, again(batch.fence.closed))
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         """The batch itself cannot be written: what is behind it for this agent goes with it."""
@@ -281,10 +282,6 @@ class Store(ABC):
     def _fsync_in_thread(self) -> bool:
         return False
 
-    def is_writing(self, fence: Fence) -> bool:
-        """True while a batch under this fence has no outcome yet."""
-        return any(batch.fence is fence for batch in self._pending())
-
     def give_up(self, reason: str) -> None:
         """Let go of an engine that does not answer; whoever waits is told that nobody knows."""
         pending = self._pending()
@@ -310,8 +307,3 @@ class Store(ABC):
     @abstractmethod
     def _release(self) -> None:
         """Close connections and locks, without waiting."""
-
-
-def _again(error: Exception) -> Exception:
-    """The same error for one more victim: an instance of its own, since each gets a traceback."""
-    return type(error)(*error.args)

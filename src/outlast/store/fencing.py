@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from outlast.store.operations import Argument, Fence, Query, Statement
+from outlast.store.operations import Argument, BulkStatement, Fence, Query, Statement
 
 ADVANCE = Statement(
     "agents advance",
@@ -67,6 +67,12 @@ CREATE = Statement(
     expect=True,
 )
 
+FORGET = BulkStatement(
+    "agents forget",
+    sqlite="DELETE FROM agents WHERE root = ?",
+    postgres="DELETE FROM agents WHERE root = $1",
+)
+
 READ = Query.same("SELECT epoch, owner, commit_no FROM agents WHERE root = ?")
 
 
@@ -82,7 +88,9 @@ def guard(fence: Fence, count: int) -> tuple[Statement, tuple[Argument, ...]]:
 
 def has_reached(fence: Fence, row: tuple[int, str, int] | None, commit_no: int) -> bool:
     """True when the stored row shows that this fence's commit `commit_no` is durable."""
-    return row is not None and row[:2] == (fence.epoch, fence.owner) and row[2] >= commit_no
+    if row is None:
+        return fence.leaves
+    return row[:2] == (fence.epoch, fence.owner) and row[2] >= commit_no
 
 
 def passed(fence: Fence, count: int) -> None:

@@ -84,6 +84,7 @@ class Fence:
     epoch: int = 0
     commit_no: int = 0
     held: bool = False
+    leaves: bool = False  # its last commit, which is on its way, deletes the agent's row
     closed: Exception | None = None  # why nothing more may be written under this fence
     on_closed: Callable[[Exception], None] | None = None
 

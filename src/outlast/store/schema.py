@@ -42,6 +42,12 @@ def migrations(dialect: Dialect) -> list[Migration]:
     return sorted(found, key=lambda migration: migration.number)
 
 
+def owned_tables() -> list[str]:
+    """The tables whose rows belong to an agent: their first column is its address."""
+    script = resources.files("outlast.store").joinpath("sql/schema.sqlite.sql").read_text("utf-8")
+    return re.findall(r"CREATE TABLE (\w+) \(\s*agent ", script)
+
+
 def split(script: str) -> list[str]:
     """The statements of an SQL script. Each ends with a semicolon at the end of a line."""
     pieces = (piece.strip() for piece in re.split(r";\s*\n", script + "\n"))

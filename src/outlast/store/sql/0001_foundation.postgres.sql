@@ -31,6 +31,7 @@ CREATE TABLE fibers (
     tries           BIGINT NOT NULL,
     waits           BIGINT NOT NULL,
     retry_at        BIGINT,
+    stashes         BIGINT NOT NULL,
     PRIMARY KEY (agent, id)
 ) WITH (fillfactor = 70);
 

@@ -31,6 +31,7 @@ CREATE TABLE fibers (
     tries           INTEGER NOT NULL,
     waits           INTEGER NOT NULL,
     retry_at        INTEGER,
+    stashes         INTEGER NOT NULL,
     PRIMARY KEY (agent, id)
 ) WITHOUT ROWID;
 

@@ -1,0 +1,218 @@
+"""The events of an agent: its fibers, its schedules, its state and its sub-agents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from outlast.core.events import Event
+
+if TYPE_CHECKING:
+    from outlast.agent.timetable import ScheduleKind
+
+# --- fibers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FiberEvent(Event):
+    """What every event of a fiber tells."""
+
+    channel = "fiber"
+    fiber_id: str
+    fiber_name: str
+    managed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FiberRunStarted(FiberEvent):
+    """Its row is durable and its function is about to be called. One of the next four follows."""
+
+    name = "fiber:run:started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiberRunCompleted(FiberEvent):
+    """Its function has returned, and that is durable."""
+
+    name = "fiber:run:completed"
+    elapsed_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiberRunFailed(FiberEvent):
+    """Its function has raised, and that is durable."""
+
+    name = "fiber:run:failed"
+    severity = "error"
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class FiberRunAborted(FiberEvent):
+    """It was cancelled by its user, and that is durable."""
+
+    name = "fiber:run:aborted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiberRunInterrupted(FiberEvent):
+    """It was `left` by this activation for a later one, or found `orphaned` by an earlier one."""
+
+    name = "fiber:run:interrupted"
+    severity = "warning"
+    recovery_reason: Literal["left", "orphaned"]
+
+
+@dataclass(frozen=True, slots=True)
+class FiberRecoveryDetected(FiberEvent):
+    """A row that nobody runs was found."""
+
+    name = "fiber:recovery:detected"
+
+
+@dataclass(frozen=True, slots=True)
+class FiberRecoveryAttempt(FiberEvent):
+    """It is about to be handed to the recovery hook."""
+
+    name = "fiber:recovery:attempt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiberRecoveryHandled(FiberEvent):
+    """It was resumed, replaced or settled, and that is durable."""
+
+    name = "fiber:recovery:handled"
+    status: Literal["managed", "user"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiberRecoverySkipped(FiberEvent):
+    """It was dropped (`max_age_exceeded`), or put off (`scan_deadline_exceeded`)."""
+
+    name = "fiber:recovery:skipped"
+    severity = "warning"
+    reason: Literal["max_age_exceeded", "scan_deadline_exceeded"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiberRecoveryFailed(FiberEvent):
+    """The recovery hook has raised."""
+
+    name = "fiber:recovery:failed"
+    severity = "error"
+    error: str
+    reason: Literal["hook_raised"]
+
+
+# --- schedules -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleEvent(Event):
+    """What an event of a schedule tells."""
+
+    channel = "schedule"
+    schedule_id: str
+    callback: str
+    kind: ScheduleKind
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleCreated(ScheduleEvent):
+    """It is durable."""
+
+    name = "schedule:create"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleCancelled(ScheduleEvent):
+    """It was removed before its time; an execution under way goes on."""
+
+    name = "schedule:cancel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleStarted(ScheduleEvent):
+    """Its callback is about to be called, for the first time (1) or again."""
+
+    name = "schedule:execute"
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRetried(ScheduleEvent):
+    """An attempt has raised, and another one follows."""
+
+    name = "schedule:retry"
+    severity = "warning"
+    attempt: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleCompleted(ScheduleEvent):
+    """Its callback has returned; `elapsed_ms` counts from the first attempt."""
+
+    name = "schedule:complete"
+    elapsed_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleFailed(ScheduleEvent):
+    """Its last attempt has raised, or it could not be called at all (0 attempts)."""
+
+    name = "schedule:error"
+    severity = "error"
+    error: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleDuplicates(Event):
+    """So many one-shots of one callback are due at once that it looks like a mistake."""
+
+    name = "schedule:duplicate_warning"
+    channel = "schedule"
+    severity = "warning"
+    callback: str
+    count: int
+
+
+# --- state and sub-agents ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StateUpdated(Event):
+    """A new state is durable."""
+
+    name = "state:update"
+    channel = "state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubAgentEvent(Event):
+    """`agent` is the parent; `child` is the address of its sub-agent."""
+
+    channel = "sub_agent"
+    child: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubAgentCreated(SubAgentEvent):
+    """It exists from now on, and that is durable."""
+
+    name = "sub_agent:created"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubAgentDeleted(SubAgentEvent):
+    """It and everything that it had stored are gone."""
+
+    name = "sub_agent:deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubAgentAborted(SubAgentEvent):
+    """Its work was stopped; what it had stored is kept."""
+
+    name = "sub_agent:aborted"

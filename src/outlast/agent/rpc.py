@@ -1,0 +1,99 @@
+"""What the network may call: methods marked with `@rpc`, and nothing else.
+
+Code in the same process reaches every public async method through a stub, with any arguments. What comes
+over a wire, from a browser or from another host, is checked here: the method is marked, and arguments
+and results are strict JSON, so that they mean the same on both ends.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from outlast.core import json
+from outlast.core.errors import RpcRefused
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__outlast_rpc__"
+
+
+def rpc(method: F) -> F:
+    """Let the network call this method of an agent.
+
+    ```python
+    from outlast import Agent, rpc
+
+    class Counter(Agent):
+        @rpc
+        async def add(self, n: int) -> int:          # a browser may call it
+            total = (await self.storage.get("total") or 0) + n
+            await self.storage.put("total", total)
+            return total
+
+        @rpc
+        async def count(self, to: int):              # an async generator streams its results
+            for n in range(to):
+                yield n
+
+        async def reset(self) -> None:               # only code in this process may
+            await self.storage.delete("total")
+    ```
+    """
+    name = getattr(method, "__name__", repr(method))
+    if not (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)):
+        raise TypeError(f"@rpc marks an async method; make {name} async")
+    if name.startswith("_"):
+        raise TypeError(f"@rpc marks what the network may call, and {name} is private; rename it")
+    setattr(method, _MARK, True)
+    return method
+
+
+def rpc_methods(agent_class: type) -> dict[str, Callable[..., Any]]:
+    """What the network may call of a class, by name. An override counts only if it is marked too."""
+    found = {}
+    for name in dir(agent_class):
+        method = inspect.getattr_static(agent_class, name)
+        if getattr(method, _MARK, False):
+            found[name] = method
+    return found
+
+
+async def answers(agent: object, name: str, arguments: str) -> AsyncIterator[str]:
+    """Call a marked method with arguments that came as JSON, and give its results as JSON.
+
+    One result for a coroutine; for an async generator each that it yields. `RpcRefused` when there is no
+    such method or the arguments do not fit it; what the method itself raises passes through.
+    """
+    kind = type(agent)
+    method = rpc_methods(kind).get(name)
+    if method is None:
+        raise RpcRefused(
+            f"{kind.__name__} has no method {name!r} that can be called from outside;"
+            f" such methods are marked with @rpc"
+        )
+    call = getattr(agent, name)(*_fitting(agent, method, arguments))
+    what = f"the result of {kind.__name__}.{name}"
+    if inspect.isasyncgen(call):
+        async with aclosing(call) as results:
+            async for result in results:
+                yield json.encode(result, what)
+    else:
+        yield json.encode(await call, what)
+
+
+def _fitting(agent: object, method: Callable[..., Any], text: str) -> list[Any]:
+    where = method.__qualname__
+    try:
+        arguments = json.decode(text)
+    except ValueError as error:
+        raise RpcRefused(f"{where}: the arguments are not JSON: {error}") from None
+    if not isinstance(arguments, list):
+        raise RpcRefused(f"{where}: the arguments are a JSON array, not {text[:100]}")
+    try:
+        inspect.signature(method).bind(agent, *arguments)
+    except TypeError as error:
+        raise RpcRefused(f"{where}: {error}") from None
+    return arguments

@@ -1,0 +1,201 @@
+"""Sub-agents: agents with rows of their own, under the address and the fence of their root.
+
+A parent registers its sub-agents in a table. What is not registered cannot be activated, so that a
+stub of a deleted one brings back nothing. Removing an agent ends it and all below it first, keeps them away,
+and deletes every row of theirs in one commit: a death leaves all of it or none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from outlast.agent.events import SubAgentAborted, SubAgentCreated, SubAgentDeleted
+from outlast.agent.unit import Commits
+from outlast.core.clock import to_datetime
+from outlast.core.errors import AgentAborted, AgentDestroyed, UnknownAgent
+from outlast.host import events as host_events
+from outlast.host.activation import Activation
+from outlast.host.address import Address
+from outlast.store import schema
+from outlast.store.operations import BulkStatement, Operation, Query, Statement
+
+A = TypeVar("A")
+
+_REGISTER = Statement(
+    "sub_agents register",
+    sqlite="""
+        INSERT INTO sub_agents (agent, kind, name, number, created_at) VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT DO NOTHING
+    """,
+    postgres="""
+        INSERT INTO sub_agents (agent, kind, name, number, created_at)
+        SELECT u.agent, u.kind, u.name, u.number, u.created_at FROM {rows}
+        ON CONFLICT DO NOTHING
+    """,
+    columns=[
+        ("agent", "text"),
+        ("kind", "text"),
+        ("name", "text"),
+        ("number", "bigint"),
+        ("created_at", "bigint"),
+    ],
+    key=3,
+)
+_UNREGISTER = Statement(
+    "sub_agents unregister",
+    sqlite="DELETE FROM sub_agents WHERE agent = ? AND kind = ? AND name = ?",
+    postgres="""
+        DELETE FROM sub_agents USING {rows}
+        WHERE sub_agents.agent = u.agent AND sub_agents.kind = u.kind AND sub_agents.name = u.name
+    """,
+    columns=[("agent", "text"), ("kind", "text"), ("name", "text")],
+    key=3,
+)
+_IS_REGISTERED = Query.same("SELECT 1 FROM sub_agents WHERE agent = ? AND kind = ? AND name = ?")
+_LAST_NUMBER = Query.same(
+    "SELECT number FROM sub_agents WHERE agent = ? ORDER BY number DESC LIMIT 1"
+)
+_ALL = Query.same(
+    "SELECT kind, name, created_at FROM sub_agents WHERE agent = ? ORDER BY number", bulk=True
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SubAgent:
+    """A sub-agent as its parent has registered it."""
+
+    class_name: str
+    name: str
+    created_at: datetime
+
+
+class SubAgents:
+    """The sub-agents of one agent."""
+
+    def __init__(self, activation: Activation, commits: Commits) -> None:
+        self._activation = activation
+        self._commits = commits
+        self._address = activation.address
+        self._last_number: int | None = None
+        self._numbering = asyncio.Lock()
+
+    async def get(self, agent_class: type[A], name: str) -> A:
+        """A stub of a sub-agent, which is registered if it is new."""
+        address = self._child(agent_class, name)
+        stub = self._activation.neighbours.stub(agent_class, address)
+        if not await self._is_registered(address):
+            number = await self._next_number()
+            now = self._activation.clock.now()
+            await self._commits.write(
+                [(_REGISTER, (self._address.text, address.kind, name, number, now))],
+                lambda: self._activation.events.emit(
+                    SubAgentCreated, self._address.text, child=address.text
+                ),
+            )
+        return stub
+
+    def parent(self, agent_class: type[A]) -> A:
+        parent = self._address.parent
+        if parent is None:
+            raise UnknownAgent(f"{self._address} is not a sub-agent, so it has no parent")
+        if parent.kind != agent_class.__name__:
+            raise UnknownAgent(
+                f"the parent of {self._address} is a {parent.kind}, not a {agent_class.__name__}"
+            )
+        return self._activation.neighbours.stub(agent_class, parent)
+
+    async def has(self, agent_class: type[Any], name: str) -> bool:
+        return await self._is_registered(self._child(agent_class, name))
+
+    async def all(self, agent_class: type[Any] | None) -> list[SubAgent]:
+        found = await self._activation.store.fetch(_ALL, self._address.text)
+        return [
+            SubAgent(kind, name, to_datetime(created_at))
+            for kind, name, created_at in found
+            if agent_class is None or kind == agent_class.__name__
+        ]
+
+    def abort(self, agent_class: type[Any], name: str, reason: str) -> bool:
+        address = self._child(agent_class, name)
+        aborted = AgentAborted(f"{address} was aborted: {reason}")
+        stopped = self._activation.neighbours.abort(address, aborted)
+        if stopped:
+            self._activation.events.emit(SubAgentAborted, self._address.text, child=address.text)
+        return stopped
+
+    async def delete(self, agent_class: type[Any], name: str) -> bool:
+        address = self._child(agent_class, name)
+        self._no_block("delete_sub_agent")
+        if not await self._is_registered(address):
+            return False
+        await self._remove(address)
+        return True
+
+    async def destroy(self) -> None:
+        """The agent itself: for a sub-agent what its parent's `delete_sub_agent` does."""
+        self._no_block("destroy")
+        await self._remove(self._address)
+
+    async def check_registered(self) -> None:
+        """Called when the agent is activated: one that was deleted must not come back."""
+        at: Address = self._address
+        while at.parent is not None:
+            found = await self._activation.store.fetch(
+                _IS_REGISTERED, at.parent.text, at.kind, at.name
+            )
+            if not found:
+                raise AgentDestroyed(
+                    f"{at} was deleted, or never made; its parent's sub_agent() makes a new one"
+                )
+            at = at.parent
+
+    async def _remove(self, address: Address) -> None:
+        reason = AgentDestroyed(f"{address} was destroyed")
+        operations = deletion(address)
+        async with self._activation.neighbours.removing(address, reason) as removal:
+            await removal.commit(operations, with_root=address.parent is None)
+        events, parent = self._activation.events, address.parent
+        events.emit(host_events.AgentDestroyed, address.text)
+        if parent is not None:
+            events.emit(SubAgentDeleted, parent.text, child=address.text)
+
+    def _child(self, agent_class: type[Any], name: str) -> Address:
+        return self._address.child(getattr(agent_class, "__name__", str(agent_class)), name)
+
+    async def _is_registered(self, address: Address) -> bool:
+        found = await self._activation.store.fetch(
+            _IS_REGISTERED, self._address.text, address.kind, address.name
+        )
+        return bool(found)
+
+    async def _next_number(self) -> int:
+        async with self._numbering:
+            if self._last_number is None:
+                found = await self._activation.store.fetch(_LAST_NUMBER, self._address.text)
+                self._last_number = found[0][0] if found else 0
+            self._last_number += 1
+            return self._last_number
+
+    def _no_block(self, what: str) -> None:
+        if self._commits.current() is not None:
+            raise RuntimeError(
+                f"{what}() is a commit of its own, so it cannot be part of a commit() block;"
+                f" call it after the block"
+            )
+
+
+def deletion(address: Address) -> list[Operation]:
+    """The operations that delete every row of an agent and of all below it."""
+    text = address.text
+    operations: list[Operation] = []
+    for table in schema.owned_tables():
+        # "/" separates the segments of an address, and "0" is the character after it.
+        sql = f"DELETE FROM {table} WHERE agent = ? OR (agent > ? AND agent < ?)"
+        statement = BulkStatement(f"{table} delete", sql, Query.same(sql).postgres)
+        operations.append((statement, (text, f"{text}/", f"{text}0")))
+    if address.parent is not None:
+        operations.append((_UNREGISTER, (address.parent.text, address.kind, address.name)))
+    return operations

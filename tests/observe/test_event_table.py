@@ -1,0 +1,88 @@
+"""Every event that there is: its name, channel, severity and fields. Others build on them."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from outlast import Event
+
+ROOT = Path(__file__).parent.parent.parent
+FIBER = "fiber_id, fiber_name, managed"
+SCHEDULE = "schedule_id, callback, kind"
+
+EVENTS = {
+    "fiber:run:started": ("fiber", "info", FIBER),
+    "fiber:run:completed": ("fiber", "info", f"{FIBER}, elapsed_ms"),
+    "fiber:run:failed": ("fiber", "error", f"{FIBER}, error"),
+    "fiber:run:aborted": ("fiber", "info", FIBER),
+    "fiber:run:interrupted": ("fiber", "warning", f"{FIBER}, recovery_reason"),
+    "fiber:recovery:detected": ("fiber", "info", FIBER),
+    "fiber:recovery:attempt": ("fiber", "info", FIBER),
+    "fiber:recovery:handled": ("fiber", "info", f"{FIBER}, status"),
+    "fiber:recovery:skipped": ("fiber", "warning", f"{FIBER}, reason"),
+    "fiber:recovery:failed": ("fiber", "error", f"{FIBER}, error, reason"),
+    "schedule:create": ("schedule", "info", SCHEDULE),
+    "schedule:cancel": ("schedule", "info", SCHEDULE),
+    "schedule:execute": ("schedule", "info", f"{SCHEDULE}, attempt"),
+    "schedule:retry": ("schedule", "warning", f"{SCHEDULE}, attempt, error"),
+    "schedule:complete": ("schedule", "info", f"{SCHEDULE}, elapsed_ms"),
+    "schedule:error": ("schedule", "error", f"{SCHEDULE}, error, attempts"),
+    "schedule:duplicate_warning": ("schedule", "warning", "callback, count"),
+    "state:update": ("state", "info", ""),
+    "sub_agent:created": ("sub_agent", "info", "child"),
+    "sub_agent:deleted": ("sub_agent", "info", "child"),
+    "sub_agent:aborted": ("sub_agent", "info", "child"),
+    "lifecycle:activated": ("lifecycle", "info", ""),
+    "lifecycle:evicted": ("lifecycle", "info", ""),
+    "lifecycle:discarded": ("lifecycle", "warning", "reason"),
+    "fence:lost": ("lifecycle", "warning", "reason"),
+    "destroy": ("lifecycle", "info", ""),
+    "rpc": ("rpc", "info", "method, elapsed_ms"),
+    "rpc:error": ("rpc", "error", "method, elapsed_ms, error"),
+}
+
+
+def kinds() -> Iterator[type[Event]]:
+    """Every class of events of outlast that has a name."""
+    package = ROOT / "src"
+    for path in package.rglob("events.py"):
+        importlib.import_module(".".join(path.relative_to(package).with_suffix("").parts))
+    waiting = [Event]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if kind.__module__.startswith("outlast.") and hasattr(kind, "name"):
+            yield kind
+
+
+def told_by(kind: type[Event]) -> str:
+    return ", ".join(field.name for field in fields(kind) if field.name not in ("at", "agent"))
+
+
+def own_fields(kind: type[Event]) -> str:
+    """Without those that all fibers or all schedules have, which the page tells once."""
+    return told_by(kind).removeprefix(FIBER).removeprefix(SCHEDULE).removeprefix(", ")
+
+
+def test_names_channels_severities_and_fields_are_as_they_are_listed_here() -> None:
+    found = {kind.name: (kind.channel, kind.severity, told_by(kind)) for kind in kinds()}
+    assert found == EVENTS
+
+
+def test_no_two_classes_have_one_name() -> None:
+    classes: dict[str, set[str]] = {}
+    for kind in kinds():
+        classes.setdefault(kind.name, set()).add(kind.__qualname__)
+    assert [names for names in classes.values() if len(names) > 1] == []
+
+
+def test_the_page_on_events_lists_them_all_with_their_classes_and_fields() -> None:
+    page = (ROOT / "docs" / "events.md").read_text()
+    rows = re.findall(r"^\| `([\w:]+)` \| `(\w+)` \|(.*?)\|", page, re.MULTILINE)
+    listed = {name: (kind, ", ".join(re.findall(r"`(\w+)`", text))) for name, kind, text in rows}
+    assert len(listed) == len(rows)
+    assert listed == {kind.name: (kind.__name__, own_fields(kind)) for kind in kinds()}
