@@ -124,7 +124,8 @@ class Life:
         if self._store is not None:
             self._store.abandon("the host died")
         for transport in list(self._loop._transports.values()):  # type: ignore[attr-defined]
-            transport._sock.close()
+            if transport._sock is not None:  # one that was closed before
+                transport._sock.close()
             _keep_for_ever(transport)
 
 

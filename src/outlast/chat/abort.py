@@ -1,0 +1,159 @@
+"""Stopping what waits: an abort that a caller sets, and the watch over one wait after another.
+
+Both end a wait by cancelling the task that waits, as `asyncio.timeout` does, and tell their own cancellation
+from everybody else's. Nothing is started or set up per wait, so that watching a token costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import suppress
+from typing import Literal, TypeVar
+
+T = TypeVar("T")
+
+Cut = Literal["aborted", "stalled"]
+
+
+class Abort:
+    """A wish to stop, which stays. Set it once; whoever looks or waits learns of it.
+
+    ```python
+    from outlast.chat.abort import Abort
+    abort = Abort()
+    abort.set("the user pressed stop")
+    abort.set("too late: the first reason counts")
+    assert abort.is_set
+    assert await abort == "the user pressed stop"
+    ```
+    """
+
+    __slots__ = ("_is_set", "_listeners", "_reason")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._reason: str | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def is_set(self) -> bool:
+        return self._is_set
+
+    @property
+    def reason(self) -> str | None:
+        """What `set` was given."""
+        return self._reason
+
+    def set(self, reason: str | None = None) -> None:
+        """Stop. To be called in the event loop of those who wait."""
+        if self._is_set:
+            return
+        self._is_set = True
+        self._reason = reason
+        for listener in tuple(self._listeners):
+            listener()
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call this when it is set (at once if it is), and return how to be forgotten."""
+        if self._is_set:
+            listener()
+        self._listeners.append(listener)
+
+        def forget() -> None:
+            with suppress(ValueError):
+                self._listeners.remove(listener)
+
+        return forget
+
+    def __await__(self) -> Generator[object, None, str | None]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> str | None:
+        future = asyncio.get_running_loop().create_future()
+        forget = self.listen(lambda: None if future.done() else future.set_result(None))
+        try:
+            await future
+        finally:
+            forget()
+        return self._reason
+
+
+class Interrupted(Exception):
+    """A watched wait was cut short. Never leaves `outlast`."""
+
+    def __init__(self, cut: Cut) -> None:
+        super().__init__(cut)
+        self.cut: Cut = cut
+
+
+class Watch:
+    """Cuts waits short: when an abort is set, or when one takes longer than `patience` seconds."""
+
+    __slots__ = ("_cut", "_forget", "_loop", "_patience", "_since", "_task", "_timer")
+
+    def __init__(self, abort: Abort | None, patience: float | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._patience = patience or None
+        self._task: asyncio.Task[object] | None = None  # who waits right now
+        self._since: float | None = (
+            None  # when this wait began; None: it may take as long as it likes
+        )
+        self._cut: Cut | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._forget = abort.listen(lambda: self._interrupt("aborted")) if abort else None
+
+    async def next(self, items: AsyncIterator[T]) -> T:
+        """`anext(items)`, or `Interrupted`."""
+        self._raise_if_cut()
+        task = self._task = asyncio.current_task(self._loop)
+        assert task is not None
+        before = task.cancelling()
+        self.start()
+        try:
+            return await anext(items)
+        except asyncio.CancelledError:
+            if task.cancelling() == before + 1:  # one request only: ours, if we made one
+                self._raise_if_cut()
+            raise
+        finally:
+            self._task = None
+            if self._cut is not None and task.cancelling() > before:
+                task.uncancel()
+
+    def _raise_if_cut(self) -> None:
+        if self._cut is not None:
+            raise Interrupted(self._cut) from None
+
+    def start(self) -> None:
+        """Patience is measured from now on."""
+        if self._patience is not None:
+            self._since = self._loop.time()
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._patience, self._look)
+
+    def pause(self) -> None:
+        """What comes now is meant to take time. Until `start`."""
+        self._since = None
+
+    def close(self) -> None:
+        if self._forget:
+            self._forget()
+        if self._timer:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        assert self._patience is not None
+        left = self._patience
+        if self._task is not None and self._since is not None:
+            left = self._since + self._patience - self._loop.time()
+            if left <= 0:
+                self._interrupt("stalled")
+                return
+        self._timer = self._loop.call_later(left, self._look)
+
+    def _interrupt(self, cut: Cut) -> None:
+        if self._cut is None:
+            self._cut = cut
+            if self._task is not None:
+                self._task.cancel()

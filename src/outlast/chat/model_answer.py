@@ -1,0 +1,126 @@
+"""Answers of models: whether one is whole, and how to put together one that came in pieces. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelResponse, ModelResponsePart, ModelResponseStreamEvent
+    from pydantic_ai.models import StreamedResponse
+
+# Streams of the providers that always say why an answer ended.
+_WITH_A_REASON = {"OpenAIStreamedResponse", "AnthropicStreamedResponse", "GeminiStreamedResponse"}
+_OPT_OUT = "openai_chat_streaming_requires_finish_reason"
+
+
+def is_truncated(
+    stream: StreamedResponse, response: ModelResponse, profiles: Iterable[Mapping[str, Any]]
+) -> bool:
+    """Whether an answer that ended without an error broke off all the same.
+
+    A connection that is closed too early looks like the end of the answer. Some servers that imitate
+    OpenAI never send a reason: if the model's profile says so, with
+    `openai_chat_streaming_requires_finish_reason: False`, the end is believed.
+    """
+    if response.state == "incomplete":
+        return True
+    if response.state != "complete" or response.finish_reason == "content_filter":
+        return False
+    if _WITH_A_REASON.isdisjoint(class_.__name__ for class_ in type(stream).__mro__):
+        return False
+    # The reason in the provider's own words; Pydantic AI fills in one of its own if there is none.
+    if "finish_reason" in (response.provider_details or {}):
+        return False
+    return not any(profile.get(_OPT_OUT) is False for profile in profiles)
+
+
+def is_polled(response: ModelResponse) -> bool:
+    """Whether the provider makes this answer in the background, and hands it out whole each time it is
+    asked.
+    """
+    if response.state != "suspended" or response.provider_response_id is None:
+        return False
+    return bool((response.provider_details or {}).get("background"))
+
+
+def without_cursor(response: ModelResponse) -> ModelResponse:
+    """The response without the place where a stream ended: taken up from there, the beginning would be
+    lost.
+    """
+    details = response.provider_details
+    if not details or "last_sequence_number" not in details:
+        return response
+    kept = {key: value for key, value in details.items() if key != "last_sequence_number"}
+    return replace(response, provider_details=kept)
+
+
+def joined(before: ModelResponse | None, after: ModelResponse) -> ModelResponse:
+    """One answer from a suspended one and what the next request brought."""
+    if before is None:
+        return after
+    if is_polled(before):
+        return after if after.parts or after.state == "complete" else before
+    return replace(after, parts=[*before.parts, *after.parts], usage=before.usage + after.usage)
+
+
+def shifted(event: ModelResponseStreamEvent, offset: int) -> ModelResponseStreamEvent:
+    """The event of a later request, with the index that its part has in the whole answer."""
+    from pydantic_ai.messages import PartDeltaEvent, PartEndEvent, PartStartEvent
+
+    if isinstance(event, PartStartEvent | PartDeltaEvent | PartEndEvent):
+        return replace(event, index=event.index + offset)
+    return event
+
+
+def catch_up(
+    old: Sequence[ModelResponsePart], new: ModelResponse
+) -> Iterator[ModelResponseStreamEvent]:
+    """The events that lead from what had been seen of a polled answer to what there is of it now."""
+    from pydantic_ai.messages import PartDeltaEvent, PartEndEvent, PartStartEvent
+
+    is_over = new.state != "suspended"
+    last = len(new.parts) - 1
+    for index, part in enumerate(new.parts):
+        if index >= len(old):
+            yield PartStartEvent(index=index, part=part)
+        elif index == len(old) - 1:
+            delta = _delta(old[index], part)
+            if delta is not None:
+                yield PartDeltaEvent(index=index, delta=delta)
+        else:
+            continue
+        if index < last or is_over:
+            following = new.parts[index + 1].part_kind if index < last else None
+            yield PartEndEvent(index=index, part=part, next_part_kind=following)
+
+
+def _delta(old: ModelResponsePart, new: ModelResponsePart) -> Any:
+    """What was added to the part that was still open; None if nothing was."""
+    from pydantic_ai.messages import (
+        TextPart,
+        TextPartDelta,
+        ThinkingPart,
+        ThinkingPartDelta,
+        ToolCallPart,
+        ToolCallPartDelta,
+    )
+
+    match old, new:
+        case TextPart(), TextPart():
+            rest = _rest(old.content, new.content)
+            return TextPartDelta(rest) if rest else None
+        case ThinkingPart(), ThinkingPart():
+            rest = _rest(old.content, new.content)
+            signature = new.signature if new.signature != old.signature else None
+            if rest or signature:
+                return ThinkingPartDelta(content_delta=rest or None, signature_delta=signature)
+        case ToolCallPart(), ToolCallPart():
+            rest = _rest(old.args_as_json_str() if old.args else "", new.args_as_json_str())
+            return ToolCallPartDelta(args_delta=rest) if rest else None
+    return None
+
+
+def _rest(old: str, new: str) -> str:
+    return new[len(old) :] if new.startswith(old) else ""

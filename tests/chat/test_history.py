@@ -1,0 +1,343 @@
+"""Stored messages become what a model is sent: the same as it was live."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic_ai.messages import (
+    BinaryContent,
+    ImageUrl,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+
+from chat.model_streams import SCRIPTS, call, comparable, events
+from chat.test_reducer import JSON, built
+from outlast.chat.chunks import Encoder
+from outlast.chat.history import (
+    CONTINUE,
+    DENIED,
+    ends_with_assistant,
+    to_model_messages,
+    with_continuation,
+)
+from outlast.chat.reducer import cleaned
+from outlast.chat.shortening import shortened, shortened_value
+
+ORIGIN = {"model_name": "m", "provider_name": "p", "provider_response_id": "resp_1"}
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    texts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+    return {"id": "u", "role": "user", "parts": texts}
+
+
+def assistant(*parts: Any) -> dict[str, Any]:
+    return {"id": "a", "role": "assistant", "parts": list(parts)}
+
+
+def tool(state: str, call_id: str = "c1", **fields: Any) -> dict[str, Any]:
+    part = {"type": "tool-add", "toolCallId": call_id, "state": state, "input": {"a": 1}}
+    return {**part, **fields}
+
+
+def streamed(script: list[Any], step: int, encoder: Encoder) -> tuple[list[str], ModelResponse]:
+    """One step, live: its chunks, and the response that the loop has in its hands."""
+    made, parts = events(script)
+    chunks = [encoder.start_step(step)]
+    chunks += [chunk for event in made for chunk in encoder.event(event)]
+    chunks += encoder.end_response()
+    response = ModelResponse(parts=parts, **ORIGIN, finish_reason="stop")
+    for part in parts:
+        if isinstance(part, ToolCallPart) and part.args != '{"a": oops':
+            chunks.append(encoder.tool_output(part.tool_call_id, {"sum": [part.tool_call_id]}))
+    return chunks + encoder.finish_step(response), response
+
+
+@pytest.mark.invariant("E20")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_rebuilt_answer_is_the_live_one(name: str) -> None:
+    encoder = Encoder()
+    chunks, live = streamed(SCRIPTS[name], 1, encoder)
+    stored = json.loads(json.dumps(built([encoder.start("m1"), *chunks, encoder.finish("stop")])))
+    rebuilt = to_model_messages([stored]).messages[0]
+    assert isinstance(rebuilt, ModelResponse)
+    assert comparable(rebuilt) == comparable(live)
+    for field in (*ORIGIN, "finish_reason"):
+        assert getattr(rebuilt, field) == getattr(live, field)
+
+
+@pytest.mark.invariant("E20")
+@given(st.lists(st.sampled_from(sorted(SCRIPTS)), min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_several_steps_become_the_alternation_that_they_were(names: list[str]) -> None:
+    encoder = Encoder()
+    chunks = [encoder.start("m1")]
+    live: list[ModelResponse] = []
+    for step, name in enumerate(names):
+        more, response = streamed(_renamed(SCRIPTS[name], step), step, encoder)
+        chunks += more
+        live.append(response)
+    history = to_model_messages([built(chunks)])
+    assert history.dropped_calls == []
+    answers = [message for message in history.messages if isinstance(message, ModelResponse)]
+    assert [comparable(answer) for answer in answers] == [comparable(answer) for answer in live]
+    rest = iter(history.messages)
+    for answer in live:
+        assert next(rest).kind == "response"
+        calls = [part.tool_call_id for part in answer.parts if isinstance(part, ToolCallPart)]
+        if calls:
+            request = next(rest)
+            assert [part.tool_call_id for part in request.parts] == calls  # type: ignore[union-attr]
+    ModelMessagesTypeAdapter.dump_json(history.messages)
+
+
+def _renamed(script: list[Any], step: int) -> list[Any]:
+    """The same script with call ids of its own, as providers make them."""
+    after = copy.deepcopy(script)
+    for _, what in after:
+        if getattr(what, "tool_call_id", None):
+            what.tool_call_id += f"-{step}"
+    return after
+
+
+def test_a_user_s_words_and_files() -> None:
+    picture = {"type": "file", "mediaType": "image/png", "url": "data:image/png;base64,iVBORw=="}
+    linked = {"type": "file", "mediaType": "image/png", "url": "https://example.org/x"}
+    [one, two] = to_model_messages([user("Hi"), user("Look", picture, linked)]).messages
+    assert isinstance(one, ModelRequest)
+    assert [part.content for part in one.parts] == ["Hi"]
+    content = two.parts[0].content  # type: ignore[union-attr]
+    assert content[0] == "Look"
+    assert isinstance(content[1], BinaryContent)
+    assert content[1].data == b"\x89PNG"
+    assert content[2] == ImageUrl("https://example.org/x", media_type="image/png")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        {"url": "file:///etc/passwd", "mediaType": "text/plain"},
+        {"url": "data:image/png;base64,%%%", "mediaType": "image/png"},
+        {"url": "data:nothing", "mediaType": "image/png"},
+        {"url": "https://example.org/x"},
+        {"url": 7},
+        {},
+    ],
+)
+def test_files_that_cannot_be_used_are_skipped(file: dict[str, Any]) -> None:
+    assert to_model_messages([user({"type": "file", **file})]).messages == []
+
+
+def test_instructions_go_with_every_request_and_system_messages_stay_in_place() -> None:
+    system = {"id": "s", "role": "system", "parts": [{"type": "text", "text": "Be kind."}]}
+    done = assistant(tool("output-available", output=1))
+    messages = to_model_messages([system, user("Hi"), done], instructions="Be brief.").messages
+    requests = [message for message in messages if isinstance(message, ModelRequest)]
+    assert [request.instructions for request in requests] == ["Be brief."] * 3
+    assert requests[0].parts[0].part_kind == "system-prompt"
+
+
+@pytest.mark.parametrize(
+    ("part", "content", "outcome"),
+    [
+        (tool("output-available", output={"sum": 2}), {"sum": 2}, "success"),
+        (tool("output-error", errorText="boom"), "boom", "failed"),
+        (
+            tool(
+                "output-error",
+                errorText="again",
+                resultProviderMetadata={"outlast": {"outcome": "retried"}},
+            ),
+            "again",
+            "retried",
+        ),
+        (tool("output-denied", approval={"id": "x", "approved": False}), DENIED, "denied"),
+        (tool("output-denied", approval={"reason": "not today"}), "not today", "denied"),
+    ],
+)
+def test_outcomes_of_calls(part: dict[str, Any], content: object, outcome: str) -> None:
+    [answer, request] = to_model_messages([assistant(part)]).messages
+    assert answer.parts == [call(args={"a": 1})]
+    [returned] = request.parts
+    assert isinstance(returned, ToolReturnPart)
+    assert (returned.content, returned.outcome) == (content, outcome)
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["input-streaming", "input-available", "approval-requested", "approval-responded", None, []],
+)
+def test_calls_without_an_outcome_are_left_out_and_named(state: Any) -> None:
+    text = {"type": "text", "text": "Let me see."}
+    history = to_model_messages([assistant(text, tool(state))])
+    assert history.dropped_calls == ["c1"]
+    [answer] = history.messages
+    assert answer.parts == [TextPart("Let me see.")]
+    preliminary = tool("output-available", output=1, preliminary=True)
+    assert to_model_messages([assistant(preliminary)]).dropped_calls == ["c1"]
+
+
+def test_a_message_without_marks_is_split_where_a_text_follows_a_result() -> None:
+    text = {"type": "text", "text": "Two."}
+    history = to_model_messages([assistant(tool("output-available", output=2), text)])
+    assert [message.kind for message in history.messages] == ["response", "request", "response"]
+
+
+def test_unfinished_reasoning_is_not_sent_unless_it_is_signed() -> None:
+    reasoning = {"type": "reasoning", "text": "Hm", "state": "streaming"}
+    text = {"type": "text", "text": "So", "state": "streaming"}
+    partial = cleaned(assistant(reasoning, text))
+    assert partial is not None
+    [answer] = to_model_messages([partial]).messages
+    assert answer.parts == [TextPart("So")]
+    signed = {"outlast": {"signature": "s", "provider_name": "anthropic"}}
+    partial = cleaned(assistant({**reasoning, "providerMetadata": signed}))
+    assert partial is not None
+    [answer] = to_model_messages([partial]).messages
+    assert answer.parts == [ThinkingPart("Hm", signature="s", provider_name="anthropic")]
+
+
+def test_reasoning_of_the_ai_sdk_keeps_its_signature() -> None:
+    def reasoning(text: str, **fields: str) -> dict[str, Any]:
+        return {"type": "reasoning", "text": text, "providerMetadata": {"anthropic": fields}}
+
+    parts = [reasoning("Hm", signature="s"), reasoning("", redactedData="x")]
+    [answer] = to_model_messages([assistant(*parts)]).messages
+    assert answer.parts == [
+        ThinkingPart("Hm", signature="s", provider_name="anthropic"),
+        ThinkingPart("", id="redacted_thinking", signature="x", provider_name="anthropic"),
+    ]
+
+
+def test_pictures_that_a_tool_returned_are_pictures_again() -> None:
+    picture = BinaryContent(b"\x89PNG", media_type="image/png")
+    chunk = json.loads(Encoder().tool_output("c1", ["see", picture]))
+    history = to_model_messages([assistant(tool("output-available", output=chunk["output"]))])
+    [_, request] = history.messages
+    content = request.parts[0].content  # type: ignore[union-attr]
+    assert content[0] == "see"
+    assert content[1].data == picture.data
+
+
+def test_a_request_never_ends_with_the_model_s_own_words() -> None:
+    stored = [user("Hi"), assistant({"type": "text", "text": "Hel"})]
+    assert ends_with_assistant(stored)
+    assert not ends_with_assistant(stored[:1])
+    assert not ends_with_assistant([])
+    history = to_model_messages(stored).messages
+    continued = with_continuation(history, instructions="Be brief.")
+    last = continued[-1]
+    assert isinstance(last, ModelRequest)
+    assert isinstance(last.parts[0], UserPromptPart)
+    assert (last.parts[0].content, last.instructions) == (CONTINUE, "Be brief.")
+    assert with_continuation(continued) == continued
+    assert len(history) == 2
+
+
+# --- garbage -------------------------------------------------------------------------------------
+
+KINDS = ["text", "reasoning", "file", "step-start", "tool-add", "dynamic-tool", "data-x", "custom"]
+OURS = st.fixed_dictionaries(
+    {},
+    optional={
+        name: JSON | st.integers(-2, 5)
+        for name in (
+            "id",
+            "signature",
+            "provider_name",
+            "provider_details",
+            "citations",
+            "continues",
+            "slot",
+            "tool_kind",
+            "finish_reason",
+            "unfinished",
+        )
+    },
+)
+METADATA = JSON | st.fixed_dictionaries({"outlast": OURS | JSON, "anthropic": JSON})
+PARTS = JSON | st.fixed_dictionaries(
+    {"type": st.sampled_from(KINDS) | JSON},
+    optional={
+        "text": JSON,
+        "url": JSON | st.sampled_from(["data:,x", "data:image/png;base64,aGk=", "https://x"]),
+        "mediaType": JSON | st.sampled_from(["image/png", "text/plain"]),
+        "toolCallId": JSON | st.just("c1"),
+        "toolName": JSON,
+        "state": st.sampled_from(["output-available", "output-error", "output-denied"]) | JSON,
+        "input": JSON,
+        "rawInput": JSON,
+        "output": JSON,
+        "errorText": JSON,
+        "approval": JSON,
+        "providerExecuted": st.booleans() | JSON,
+        "providerMetadata": METADATA,
+        "callProviderMetadata": METADATA,
+        "resultProviderMetadata": METADATA,
+    },
+)
+MESSAGES = JSON | st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "system"]) | JSON},
+    optional={"parts": st.lists(PARTS, max_size=5) | JSON, "id": JSON},
+)
+
+
+@given(st.lists(MESSAGES, max_size=6))
+@settings(max_examples=150, deadline=None)
+def test_no_stored_garbage_raises(messages: list[Any]) -> None:
+    before = copy.deepcopy(messages)
+    history = to_model_messages(shortened(messages))
+    ends_with_assistant(messages)
+    with_continuation(history.messages)
+    assert messages == before
+    for message in history.messages:
+        assert message.parts
+
+
+# --- shortening ----------------------------------------------------------------------------------
+
+
+def test_older_messages_are_shortened_for_the_model_only() -> None:
+    long = assistant(
+        {"type": "text", "text": "x" * 20_000},
+        tool("output-available", output={"rows": ["y" * 300] * 10, "count": 10}),
+    )
+    stored = [long, *[user(str(n)) for n in range(3)]]
+    assert shortened(stored) == stored
+    stored = [long, *[user(str(n)) for n in range(4)]]
+    before = copy.deepcopy(stored)
+    text, called = shortened(stored)[0]["parts"]
+    assert stored == before
+    assert len(text["text"]) == 10_000
+    assert text["text"].endswith("... [truncated 10000 chars]")
+    assert isinstance(called["output"]["rows"], list)
+    assert called["output"]["count"] == 10
+    assert len(json.dumps(called["output"])) < 600
+    assert called["input"] == {"a": 1}
+
+
+@given(JSON | st.text(min_size=100, max_size=300), st.integers(60, 200))
+@settings(max_examples=100, deadline=None)
+def test_what_is_shortened_is_never_longer_and_keeps_its_shape(value: Any, budget: int) -> None:
+    def size(of: Any) -> int:
+        return len(of) if isinstance(of, str) else len(json.dumps(of, ensure_ascii=False))
+
+    for grown in (value, [value] * 20, {f"k{n}": value for n in range(20)}):
+        before = copy.deepcopy(grown)
+        after = shortened_value(grown, budget)
+        assert grown == before
+        assert type(after) is type(grown)
+        assert size(after) <= size(grown)
+        assert shortened_value("short", budget) == "short"
