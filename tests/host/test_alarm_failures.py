@@ -249,3 +249,25 @@ async def test_what_the_host_remembers_of_alarms_goes_with_them(sqlite_url: str)
             await host.get(Alarmed, f"{n}").set("raises", None)
         await asyncio.sleep(1000)
         assert (host._alarms._failures, host._alarms._fired, timers(host)) == ({}, {}, [])
+
+
+@pytest.mark.parametrize("passes", range(8))
+async def test_what_is_set_anew_to_the_moment_at_which_it_fires_fires_at_once(
+    store_url: str, passes: int
+) -> None:
+    """As one-shots do that are due in the same millisecond: it is not a row that was left as it was."""
+    setting: list[asyncio.Task[None]] = []
+
+    async def set_anew_meanwhile(agent: Alarmed, source: str) -> None:
+        await agent.set(source, None)
+        if len(setting) < 5:
+            setting.append(asyncio.create_task(agent.set(source, 10)))
+        for _ in range(passes):  # so that its row is read before, while or after that is told
+            await asyncio.sleep(0)
+
+    Alarmed.handlers["tea"] = set_anew_meanwhile
+    async with hosting(Alarmed, url=store_url) as host:
+        await host.get(Alarmed, "alice").set("tea", 10)
+        await asyncio.sleep(60)
+        assert times("tea") == [10.0] * 6
+        assert await alarm_rows(host) == []

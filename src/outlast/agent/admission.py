@@ -1,14 +1,16 @@
 """What durable work that is admitted from inside other durable work is recognised by.
 
 A schedule's callback, or a fiber, may run again after a death, and then admits again what it had admitted.
-Each admission inside gets a key that comes out the same in the second run, so that it joins the first.
+Each admission inside gets a key that comes out the same in the second run, so that it joins the first. What
+is admitted at different agents is counted apart: which of them is reached first may differ from run to run.
 
 * A callback starts over: the n-th admission of a name in an occurrence is the same in each run of it.
 * A fiber goes on from its snapshot: what it admits between two stashes is the same if it has the same name
   and the same input, and is the n-th of those. Other work is never taken for it.
 
 A schedule's row goes when it has run, so what was scheduled from inside is noted in the table `admissions`
-until the work around it has ended, and cannot run again.
+until the work around it has ended, and cannot run again. The note is made in the commit that makes the
+schedule, if the row of the work around it is still there, and refuses a second one.
 """
 
 from __future__ import annotations
@@ -17,26 +19,45 @@ import hashlib
 from contextvars import ContextVar
 from typing import Protocol
 
-from outlast.store.operations import BulkStatement, Operation, Query, Statement
+from outlast.agent.unit import Unit
+from outlast.store.operations import BulkStatement, Operation, Query
 
 
 class Origin:
     """The work around the running code, and what it has admitted in this run."""
 
-    __slots__ = ("_by_input", "_counts", "_place", "agent", "scope")
+    __slots__ = ("_by_input", "_counts", "_note", "_place", "agent", "scope")
 
-    def __init__(self, agent: str, scope: str, *, place: str = "", by_input: bool = False) -> None:
+    def __init__(
+        self, agent: str, scope: str, note: Operation, *, place: int, by_input: bool = False
+    ) -> None:
         self.agent = agent
         self.scope = scope  # the same for all that it ever admits
-        self._place = place  # how far it had come
+        self._note = note  # with what finds its row
+        self._place = place  # which occurrence, or how far it had come
         self._by_input = by_input
         self._counts: dict[str, int] = {}
 
-    def key(self, kind: str, name: str, input: str | None) -> str:
-        """The key of the next admission of this kind, name and input."""
-        what = digest(kind, name, input or "") if self._by_input else digest(kind, name)
+    def key(self, agent: str, kind: str, name: str, input: str | None, unit: Unit | None) -> str:
+        """The key of the next admission of this kind, name and input at `agent`.
+
+        If the block that it is part of is given up, the next one is this one.
+        """
+        named = digest(agent, kind, name)
+        what = digest(named, input or "") if self._by_input else named
         count = self._counts[what] = self._counts.get(what, 0) + 1
-        return f"{self.scope}{self._place}:{what}:{count}"
+        if unit is not None:
+            unit.if_given_up(lambda: self._take_back(what, count))
+        return f"{self.scope}:{self._place}:{what}:{count}"
+
+    def _take_back(self, what: str, count: int) -> None:
+        if self._counts[what] == count:  # a later one has its number already
+            self._counts[what] = count - 1
+
+    def note(self, key: str) -> Operation:
+        """Remember an admission, for as long as the work around it is there."""
+        statement, work = self._note
+        return statement, (self.agent, self.scope, key, *work)
 
 
 class Admitting(Protocol):
@@ -50,7 +71,8 @@ class Occurrence:
     """One run of a schedule's callback."""
 
     def __init__(self, agent: str, id: str, occurrence: int) -> None:
-        self.origin = Origin(agent, occurrence_scope(id, occurrence))
+        note = _NOTE_IN_CALLBACK, (agent, id, occurrence)
+        self.origin = Origin(agent, schedule_scope(id), note, place=occurrence)
 
 
 admitting: ContextVar[Admitting | None] = ContextVar("outlast_admitting", default=None)
@@ -62,13 +84,18 @@ def current_origin() -> Origin | None:
     return None if around is None else around.origin
 
 
-def occurrence_scope(id: str, occurrence: int) -> str:
-    return f"schedule:{id}:{occurrence}"
+def fiber_origin(agent: str, id: str, root_id: str, stashes: int) -> Origin:
+    """Of what a fiber admits until its next stash."""
+    note = _NOTE_IN_FIBER, (agent, id)
+    return Origin(agent, fiber_scope(root_id), note, place=stashes, by_input=True)
 
 
-def fiber_scope(agent: str, root_id: str) -> str:
-    """Users may give fibers ids of their own: those are unique within the agent only."""
-    return f"fiber:{digest(agent, root_id)}"
+def schedule_scope(id: str) -> str:
+    return f"schedule:{id}"
+
+
+def fiber_scope(root_id: str) -> str:
+    return f"fiber:{root_id}"
 
 
 def digest(*texts: str) -> str:
@@ -77,16 +104,19 @@ def digest(*texts: str) -> str:
 
 # --- the table -----------------------------------------------------------------------------------
 
-NOTE = Statement(
-    "admissions note",
-    sqlite="INSERT INTO admissions (agent, origin, key) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-    postgres="""
-        INSERT INTO admissions (agent, origin, key) SELECT u.agent, u.origin, u.key FROM {rows}
-        ON CONFLICT DO NOTHING
-    """,
-    columns=[("agent", "text"), ("origin", "text"), ("key", "text")],
-    key=3,
-)
+
+def _noting(work: str) -> BulkStatement:
+    """Unless the work around has ended, or was cancelled: then nobody would ever forget it."""
+    query = Query.same(
+        "INSERT INTO admissions (agent, origin, key)"
+        " SELECT CAST(? AS text), CAST(? AS text), CAST(? AS text)"
+        f" WHERE EXISTS (SELECT 1 FROM {work}) ON CONFLICT DO NOTHING"
+    )
+    return BulkStatement("admissions note", query.sqlite, query.postgres)
+
+
+_NOTE_IN_CALLBACK = _noting("schedules WHERE agent = ? AND id = ? AND occurrence = ?")
+_NOTE_IN_FIBER = _noting("fibers WHERE agent = ? AND id = ? AND settled_at IS NULL")
 WAS_ADMITTED = Query.same("SELECT 1 FROM admissions WHERE agent = ? AND origin = ? AND key = ?")
 _FORGET = BulkStatement(
     "admissions forget",

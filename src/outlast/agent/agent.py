@@ -449,9 +449,13 @@ class Agent:
 
     # --- what the host calls ---------------------------------------------------------------------
 
-    async def _start(self) -> None:
+    async def _prepare(self) -> None:
+        """Read what `on_start` may use already."""
         await self._sub_agents.check_registered()
         await self._facts.load()
+
+    async def _start(self) -> None:
+        await self._prepare()
         started: Any = self.on_start()
         if inspect.isawaitable(started):
             await started

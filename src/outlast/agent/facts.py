@@ -9,7 +9,7 @@ from typing import Any
 from outlast.agent import typed
 from outlast.agent.unit import Commits
 from outlast.host.activation import Activation
-from outlast.store.operations import Query, Statement
+from outlast.store.operations import Operation, Query, Statement
 
 logger = logging.getLogger("outlast.agent")
 
@@ -60,6 +60,13 @@ class Facts:
             )
             return default
 
+    def operation(self, name: str, text: str) -> Operation:
+        """What sets a value, for a commit of the caller's own; `remember` it when that is durable."""
+        return _SET, (self._agent, name, text)
+
+    def remember(self, name: str, text: str) -> None:
+        self._stored[name] = text
+
     async def set(self, name: str, text: str, then: Callable[[], None] | None = None) -> None:
         """Set a value. Durable when this returns; inside `commit()`, when the block ends."""
         unit = self._commits.current()
@@ -72,7 +79,7 @@ class Facts:
             if then is not None:
                 then()
 
-        writing = self._commits.hand_over([(_SET, (self._agent, name, text))], durable)
+        writing = self._commits.hand_over([self.operation(name, text)], durable)
         if unit is None:
             # From here on the next change builds on this one. If it fails, the object is discarded.
             self._stored[name] = text

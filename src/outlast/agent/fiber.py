@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from outlast.agent import fiber_rows as rows
-from outlast.agent.admission import Origin, fiber_scope, forget
+from outlast.agent.admission import Origin, fiber_origin, fiber_scope, forget
 from outlast.agent.fiber_rows import FiberRow
 from outlast.core import json
 from outlast.core.errors import CommitRefused, NotInFiber
@@ -84,15 +84,15 @@ class Fiber:
     @property
     def origin(self) -> Origin:
         if self._origin is None:
-            agent = self.fibers.agent
-            scope = fiber_scope(agent, self.root_id)
-            self._origin = Origin(agent, scope, place=f":{self.stashes}", by_input=True)
+            self._origin = fiber_origin(self.fibers.agent, self.id, self.root_id, self.stashes)
             self._has_admitted = True
         return self._origin
 
     def forget_admissions(self) -> list[Operation]:
         """For the commit of its end, if it may have admitted anything, in this run or before."""
-        return [forget(self.fibers.agent, self.origin.scope)] if self._has_admitted else []
+        if not self._has_admitted:
+            return []
+        return [forget(self.fibers.agent, fiber_scope(self.root_id))]
 
 
 class FiberContext:

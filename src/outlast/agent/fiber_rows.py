@@ -5,7 +5,8 @@ null. A plain fiber's row is deleted when it ends; a managed one is kept, with i
 
 | column | meaning |
 | --- | --- |
-| `id`, `root_id` | its own id; the id of the first fiber of the chain that it continues |
+| `id` | its own id, which its user may have chosen, and may choose again when this row is gone |
+| `root_id` | what it has in common with the fibers that it continues, and with no other, ever |
 | `managed` | 1: started with `start_fiber`, kept after its end |
 | `status` | `pending`, `running`, then one of `completed`, `error`, `aborted`, `interrupted` |
 | `snapshot` | what was stashed last; until then the input |

@@ -138,10 +138,10 @@ class Fibers:
     ) -> FiberRow:
         """The row of a new fiber; it goes on with what `old` had stashed, unless it has an input."""
         now = self.activation.clock.now()
-        id = id or self.activation.ids.new("fiber")
+        new_id = self.activation.ids.new("fiber")
         return FiberRow(
-            id=id,
-            root_id=id if old is None else old.root_id,
+            id=id or new_id,
+            root_id=new_id if old is None else old.root_id,
             name=name,
             managed=int(managed),
             status="pending" if managed else "running",

@@ -80,7 +80,7 @@ class ManagedFibers:
         snapshot = json.encode(input, "input") if has_input else None
         origin = current_origin()
         if id is None and idempotency_key is None and origin is not None:
-            idempotency_key = origin.key("fiber", name, snapshot)
+            idempotency_key = origin.key(self._fibers.agent, "fiber", name, snapshot, unit)
         described = None if metadata is None else json.encode(metadata, "metadata")
         existing = await self._existing_or_free(id, idempotency_key)
         if unit is not None and idempotency_key in unit.fibers:
@@ -180,7 +180,7 @@ class ManagedFibers:
         touched = await self._fibers.commits.write(
             [
                 (rows.SETTLE, settlement(agent, id, cancelled, now)),
-                forget(agent, fiber_scope(agent, row.root_id)),
+                forget(agent, fiber_scope(row.root_id)),
             ],
             stop,
         )
@@ -191,11 +191,15 @@ class ManagedFibers:
         if row is None or row.status != "interrupted":
             return False
         now = self._fibers.activation.clock.now()
+        agent = self._fibers.agent
         touched = await self._fibers.commits.write(
-            [(rows.RESOLVE, settlement(self._fibers.agent, id, checked(resolution), now))],
+            [
+                (rows.RESOLVE, settlement(agent, id, checked(resolution), now)),
+                forget(agent, fiber_scope(row.root_id)),
+            ],
             lambda: self._tell(id),
         )
-        return touched != (0,)
+        return touched is None or touched[0] != 0
 
     async def delete(
         self,

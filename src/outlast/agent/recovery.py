@@ -320,7 +320,7 @@ class Recovery:
         )
 
     def _forget(self, row: FiberRow) -> Operation:
-        return forget(self._fibers.agent, fiber_scope(self._fibers.agent, row.root_id))
+        return forget(self._fibers.agent, fiber_scope(row.root_id))
 
     async def _drop(self, row: FiberRow) -> None:
         """Its hook has failed for too long."""

@@ -55,13 +55,17 @@ class ScheduleRow:
         return self.kind in ("cron", "interval")
 
 
+# What is scheduled from inside other work (`origin` and `key`; else null) is made once, though it has run.
 INSERT = Statement(
     "schedules insert",
     sqlite="""
         INSERT INTO schedules
             (agent, id, identity, kind, callback, payload, cron, timezone, interval, retry,
              created_at, occurrence, run_at, defers)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)
+        SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 0
+        WHERE NOT EXISTS (
+            SELECT 1 FROM admissions WHERE agent = ?1 AND origin = ?14 AND key = ?15
+        )
         ON CONFLICT DO NOTHING
     """,
     postgres="""
@@ -71,6 +75,10 @@ INSERT = Statement(
         SELECT u.agent, u.id, u.identity, u.kind, u.callback, u.payload, u.cron, u.timezone,
                u.interval_ms, u.retry, u.created_at, u.occurrence, u.run_at, 0
         FROM {rows}
+        WHERE NOT EXISTS (
+            SELECT 1 FROM admissions AS noted
+            WHERE noted.agent = u.agent AND noted.origin = u.origin AND noted.key = u.key
+        )
         ON CONFLICT DO NOTHING
     """,
     columns=[
@@ -87,6 +95,8 @@ INSERT = Statement(
         ("created_at", "bigint"),
         ("occurrence", "bigint"),
         ("run_at", "bigint"),
+        ("origin", "text"),
+        ("key", "text"),
     ],
     key=2,
     expect=True,

@@ -17,14 +17,14 @@ from typing import Any, Concatenate
 
 from outlast.agent import schedule_rows as rows
 from outlast.agent.admission import (
-    NOTE,
     WAS_ADMITTED,
     Occurrence,
+    Origin,
     admitting,
     current_origin,
     digest,
     forget,
-    occurrence_scope,
+    schedule_scope,
 )
 from outlast.agent.events import (
     ScheduleCancelled,
@@ -144,19 +144,12 @@ class Schedules:
             existing = await self._fetch_one(rows.BY_IDENTITY, row.identity)
             if existing is not None:
                 return self._shown(existing)
-        admission: list[Operation] = []
         origin = current_origin()
         if row.identity is None and origin is not None and origin.agent == self._agent:
-            key = origin.key("schedule", name, text)
-            row = replace(row, id=f"schedule_{digest(key)}")
-            noted = (self._agent, origin.scope, key)
-            if await self._activation.store.fetch(WAS_ADMITTED, *noted):
-                return self._shown(await self._fetch_one(rows.BY_ID, row.id) or row)
-            admission = [(NOTE, noted)]
+            return await self._add_inside(origin, row)
         try:
             await self._commits.write(
-                [*admission, self._insertion(row), *rows.rearm(self._agent)],
-                lambda: self._made(row),
+                [self._insertion(row), *rows.rearm(self._agent)], lambda: self._made(row)
             )
         except CommitRefused:
             if row.identity is None:
@@ -167,11 +160,31 @@ class Schedules:
             return self._shown(existing)
         return self._shown(row)
 
+    async def _add_inside(self, origin: Origin, row: ScheduleRow) -> Schedule:
+        """Make it, or join the one that an earlier run of the work around this has made."""
+        unit = self._commits.current()
+        key = origin.key(self._agent, "schedule", row.callback, row.payload, unit)
+        row = replace(row, id=f"schedule_{digest(key)}")
+        noted = (origin.scope, key)
+        if not await self._activation.store.fetch(WAS_ADMITTED, self._agent, *noted):
+            insertion = self._insertion(row, noted)
+            try:
+                await self._commits.write(
+                    [insertion, origin.note(key), *rows.rearm(self._agent)],
+                    lambda: self._made(row),
+                )
+                return self._shown(row)
+            except CommitRefused:  # what an earlier run has left behind was faster
+                pass
+        return self._shown(await self._fetch_one(rows.BY_ID, row.id) or row)
+
     def _made(self, row: ScheduleRow) -> None:
         self._emit(ScheduleCreated, row)
         self._activation.alarm_was_set(row.run_at)
 
-    def _insertion(self, row: ScheduleRow) -> Operation:
+    def _insertion(
+        self, row: ScheduleRow, noted: tuple[str | None, str | None] = (None, None)
+    ) -> Operation:
         return rows.INSERT, (
             self._agent,
             row.id,
@@ -186,6 +199,7 @@ class Schedules:
             row.created_at,
             row.occurrence,
             row.run_at,
+            *noted,
         )
 
     def _callback_name(self, callback: Callable[..., Any] | str) -> str:
@@ -220,7 +234,11 @@ class Schedules:
         if row is None:
             return False
         touched = await self._commits.write(
-            [(rows.DELETE, (self._agent, id)), *rows.rearm(self._agent)],
+            [
+                (rows.DELETE, (self._agent, id)),
+                forget(self._agent, schedule_scope(id)),
+                *rows.rearm(self._agent),
+            ],
             lambda: self._emit(ScheduleCancelled, row),
         )
         return touched is None or touched[0] != 0
@@ -241,8 +259,6 @@ class Schedules:
             while True:
                 self._again = False
                 found = await self._due()
-                if not found and not self._again:
-                    break
                 self._warn_of_many(found)
                 for row in found:
                     await limit.acquire()
@@ -251,7 +267,10 @@ class Schedules:
                         self._activation.spawn(self._execute(row, limit), f"run {row.callback}")
                     else:
                         limit.release()
-            await self._commits.commit(rows.rearm(self._agent))
+                if not found and not self._again:
+                    await self._commits.commit(rows.rearm(self._agent))
+                    if not self._again:  # nobody was woken meanwhile
+                        break
         except OutlastError:
             if self._activation.ended is None:
                 raise
@@ -289,7 +308,7 @@ class Schedules:
             else:
                 operation = rows.RELEASE, (self._agent, row.id, row.occurrence, *following)
             ended = following is None or following[0] != row.occurrence
-            forgotten = [forget(self._agent, occurrence_scope(row.id, row.occurrence))]
+            forgotten = [forget(self._agent, schedule_scope(row.id))]
             await self._commits.commit(
                 [operation, *(forgotten if ended else []), *rows.rearm(self._agent)]
             )

@@ -18,7 +18,7 @@ from outlast.core.clock import to_datetime
 from outlast.core.errors import AgentAborted, AgentDestroyed, UnknownAgent
 from outlast.host import events as host_events
 from outlast.host.activation import Activation
-from outlast.host.address import Address
+from outlast.host.address import Address, escaped, unescaped
 from outlast.store import schema
 from outlast.store.operations import BulkStatement, Operation, Query, Statement
 
@@ -89,13 +89,15 @@ class SubAgents:
         if not await self._is_registered(address):
             number = await self._next_number()
             now = self._activation.clock.now()
-            await self._commits.write(
-                [(_REGISTER, (self._address.text, address.kind, name, number, now))],
-                lambda: self._activation.events.emit(
-                    SubAgentCreated, self._address.text, child=address.text
-                ),
-            )
+            made = self._commits.hand_over([(_REGISTER, (*_key(address), number, now))])
+            made.add_done_callback(lambda made: self._made(address, made))
+            if self._commits.current() is None:  # otherwise the block's end makes it durable
+                await made
         return stub
+
+    def _made(self, address: Address, made: asyncio.Future[tuple[int, ...]]) -> None:
+        if made.exception() is None and made.result() != (0,):  # nobody else was faster
+            self._activation.events.emit(SubAgentCreated, self._address.text, child=address.text)
 
     def parent(self, agent_class: type[A]) -> A:
         parent = self._address.parent
@@ -113,8 +115,8 @@ class SubAgents:
     async def all(self, agent_class: type[Any] | None) -> list[SubAgent]:
         found = await self._activation.store.fetch(_ALL, self._address.text)
         return [
-            SubAgent(kind, name, to_datetime(created_at))
-            for kind, name, created_at in found
+            SubAgent(kind, unescaped(segment), to_datetime(created_at))
+            for kind, segment, created_at in found
             if agent_class is None or kind == agent_class.__name__
         ]
 
@@ -129,47 +131,42 @@ class SubAgents:
     async def delete(self, agent_class: type[Any], name: str) -> bool:
         address = self._child(agent_class, name)
         self._no_block("delete_sub_agent")
-        if not await self._is_registered(address):
-            return False
-        await self._remove(address)
-        return True
+        return await self._is_registered(address) and await self._remove(address)
 
     async def destroy(self) -> None:
         """The agent itself: for a sub-agent what its parent's `delete_sub_agent` does."""
         self._no_block("destroy")
-        await self._remove(self._address)
+        if not isinstance(self._activation.ended, AgentDestroyed):  # by this same code, before
+            await self._remove(self._address)
 
     async def check_registered(self) -> None:
         """Called when the agent is activated: one that was deleted must not come back."""
         at: Address = self._address
         while at.parent is not None:
-            found = await self._activation.store.fetch(
-                _IS_REGISTERED, at.parent.text, at.kind, at.name
-            )
-            if not found:
+            if not await self._is_registered(at):
                 raise AgentDestroyed(
                     f"{at} was deleted, or never made; its parent's sub_agent() makes a new one"
                 )
             at = at.parent
 
-    async def _remove(self, address: Address) -> None:
+    async def _remove(self, address: Address) -> bool:
+        """False: somebody else was faster."""
+        activation, parent = self._activation, address.parent
         reason = AgentDestroyed(f"{address} was destroyed")
-        operations = deletion(address)
-        async with self._activation.neighbours.removing(address, reason) as removal:
-            await removal.commit(operations, with_root=address.parent is None)
-        events, parent = self._activation.events, address.parent
-        events.emit(host_events.AgentDestroyed, address.text)
+        async with activation.neighbours.removing(address, reason, by=activation) as removal:
+            touched = await removal.commit(deletion(address), with_root=parent is None)
+        if parent is not None and not touched[-1]:  # it was not registered any more
+            return False
+        activation.events.emit(host_events.AgentDestroyed, address.text)
         if parent is not None:
-            events.emit(SubAgentDeleted, parent.text, child=address.text)
+            activation.events.emit(SubAgentDeleted, parent.text, child=address.text)
+        return True
 
     def _child(self, agent_class: type[Any], name: str) -> Address:
         return self._address.child(getattr(agent_class, "__name__", str(agent_class)), name)
 
     async def _is_registered(self, address: Address) -> bool:
-        found = await self._activation.store.fetch(
-            _IS_REGISTERED, self._address.text, address.kind, address.name
-        )
-        return bool(found)
+        return bool(await self._activation.store.fetch(_IS_REGISTERED, *_key(address)))
 
     async def _next_number(self) -> int:
         async with self._numbering:
@@ -197,5 +194,11 @@ def deletion(address: Address) -> list[Operation]:
         statement = BulkStatement(f"{table} delete", sql, Query.same(sql).postgres)
         operations.append((statement, (text, f"{text}/", f"{text}0")))
     if address.parent is not None:
-        operations.append((_UNREGISTER, (address.parent.text, address.kind, address.name)))
+        operations.append((_UNREGISTER, _key(address)))
     return operations
+
+
+def _key(address: Address) -> tuple[str, str, str]:
+    """What a sub-agent is registered by. A name may be text that no store takes as it is."""
+    assert address.parent is not None
+    return address.parent.text, address.kind, escaped(address.name)

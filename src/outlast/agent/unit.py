@@ -22,6 +22,7 @@ class Unit:
         self._commits = commits
         self._operations: list[Operation] = []
         self._then: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], None]] = []
         self._token: Token[Unit | None] | None = None
         self.outer: Unit | None = None  # an open unit further out: of this agent, or of another
         self.joins: Unit | None = None  # an open unit of this same agent, which this one is part of
@@ -42,6 +43,10 @@ class Unit:
         self._operations += operations
         if then is not None:
             self._then.append(then)
+
+    def if_given_up(self, undo: Callable[[], None]) -> None:
+        """Called, the last one first, if nothing of this will ever be durable."""
+        self._undo.append(undo)
 
     def outcome(self) -> Outcome:
         """Resolved when the unit is durable; raises when it was given up. One for all who wait."""
@@ -100,6 +105,8 @@ class Unit:
             self.committed.set_result(())
 
     def _give_up(self, error: BaseException) -> None:
+        for undo in reversed(self._undo):
+            undo()
         if self.committed is not None and not self.committed.done():
             reason = CommitFailed(f"the commit block that this belonged to was given up: {error!r}")
             reason.__cause__ = error

@@ -30,7 +30,9 @@ class Neighbours(Protocol):
         """A stub of the agent at `address`."""
         ...
 
-    def removing(self, address: Address, reason: Exception) -> AbstractAsyncContextManager[Removal]:
+    def removing(
+        self, address: Address, reason: Exception, *, by: Activation
+    ) -> AbstractAsyncContextManager[Removal]:
         """End an agent and all below it, and keep them away inside the block."""
         ...
 
@@ -42,8 +44,11 @@ class Neighbours(Protocol):
 class Removal(Protocol):
     """What may be written while an agent and all below it are away."""
 
-    async def commit(self, operations: list[Operation], *, with_root: bool) -> None:
-        """Write in the place of those that were ended; `with_root`: the root's own row goes too."""
+    async def commit(self, operations: list[Operation], *, with_root: bool) -> tuple[int, ...]:
+        """Write in the place of those that were ended; `with_root`: the root's own row goes too.
+
+        Returns what each operation touched; nothing when there was nothing to remove.
+        """
         ...
 
 
@@ -73,6 +78,7 @@ class Activation:
         self.agent: Hosted | None = None
         self.neighbours = neighbours
         self.fence: Fence | None = None  # its root's, once that agent's row was read
+        self.is_called = False  # somebody wants it, whether anything is stored or not
         self.is_continued = False  # an earlier activation in this same host wrote the row last
         self.ready: asyncio.Task[None] | None = None
         self.waits_for: Activation | None = None  # whom its `on_start` calls

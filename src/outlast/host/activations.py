@@ -14,7 +14,10 @@ from typing import Any, TypeVar, cast
 from outlast.core.clock import Clock
 from outlast.core.errors import (
     ActivationFailed,
+    AgentAborted,
+    AgentDestroyed,
     CommitFailed,
+    FiberInterrupted,
     HostStopped,
     OutlastError,
     OwnershipLost,
@@ -28,9 +31,9 @@ from outlast.host.address import Address
 from outlast.host.events import AgentActivated, AgentDiscarded, AgentEvicted, FenceLost
 from outlast.host.family import Family, FamilyRemoval
 from outlast.host.hosted import Hosted
-from outlast.store import fencing
+from outlast.store import fencing, schema
 from outlast.store.base import Store
-from outlast.store.operations import Fence
+from outlast.store.operations import Fence, Query
 
 logger = logging.getLogger("outlast.host")
 
@@ -77,6 +80,7 @@ class Activations:
         self._barred: dict[Address, asyncio.Future[None]] = {}  # what is being removed
         self._idle: OrderedDict[Activation, float] = OrderedDict()  # since when, oldest first
         self._leaving: dict[Address, set[asyncio.Task[Any]]] = {}
+        self._outliving: set[asyncio.Task[Any]] = set()  # work that has ended its own agent
         self._sweep: asyncio.TimerHandle | None = None
         self._stopped = False
 
@@ -88,29 +92,42 @@ class Activations:
         """How many of them are at work."""
         return sum(activation.held for activation in self._live.values())
 
+    @property
+    def is_quiet(self) -> bool:
+        """True when no work runs, neither of an agent nor of one that it has ended itself."""
+        return not (self.held or self._outliving)
+
     # --- coming ----------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def using(self, address: Address) -> AsyncIterator[Hosted]:
+    async def using(self, address: Address, *, is_wake: bool = False) -> AsyncIterator[Hosted]:
         """The agent at `address`, activated, and kept in memory inside the block.
 
-        If the agent is ended meanwhile, the block is interrupted, and raises what ended it.
+        If the agent is ended meanwhile, the block is interrupted, and raises what ended it. A wake is
+        for the sake of what is stored: if that has gone since, so that there is no agent, none is made.
         """
-        while self._barred and (gate := self._gate_before(address)) is not None:
-            await asyncio.wait({gate})
+        if self._barred:
+            await self.until_removed(address)
         activation = self._live.get(address)
         if activation is None:
             activation = self._activate(address)
         activation.hold()
+        activation.is_called |= not is_wake
         leash = asyncio.timeout(None)
         try:
             await self._until_ready(activation)
+            if is_wake:
+                await self._check_stored(activation)
             assert activation.agent is not None
             async with leash:
                 activation.calls[leash] = asyncio.current_task()
                 yield activation.agent
         except TimeoutError:
             if leash.expired() and activation.ended is not None:
+                raise again(activation.ended) from None
+            raise
+        except FiberInterrupted:  # it waited for a fiber, and heard of that first
+            if isinstance(activation.ended, AgentAborted | AgentDestroyed):
                 raise again(activation.ended) from None
             raise
         finally:
@@ -168,6 +185,8 @@ class Activations:
                 await asyncio.wait(unwinding, timeout=UNWIND_FOR)
             family = activation.family
             activation.fence = await self._fence_of(family)
+            if not activation.is_called:
+                await self._check_stored(activation)
             activation.is_continued = family.is_continued or address in family.left
             activation.agent = self._classes[address.kind]._make(activation)
             doing = "on_start"
@@ -208,6 +227,17 @@ class Activations:
                 family.is_continued = known is not None and known[1] == self._owner
         return family.fence
 
+    async def _check_stored(self, activation: Activation) -> None:
+        """Raise when nothing is stored of this agent, not even that it was there."""
+        fence, address = activation.fence, activation.address
+        if fence is None or fence.held or fence.known is not None:
+            return
+        for table in schema.owned_tables():
+            query = Query.same(f"SELECT 1 FROM {table} WHERE agent = ? LIMIT 1")
+            if await self._store.fetch(query, address.text):
+                return
+        raise AgentDestroyed(f"{address} was destroyed")
+
     def _fence_closed(self, family: Family, reason: Exception) -> None:
         """Their writes are refused from now on: discard the objects."""
         if isinstance(reason, OwnershipLost):
@@ -240,13 +270,18 @@ class Activations:
         return bool(ending)
 
     @contextlib.asynccontextmanager
-    async def removing(self, address: Address, reason: Exception) -> AsyncIterator[FamilyRemoval]:
+    async def removing(
+        self, address: Address, reason: Exception, *, by: Activation
+    ) -> AsyncIterator[FamilyRemoval]:
         """End an agent and all below it, and keep them away inside the block.
 
-        If nothing is removed in the end, their unfinished work is taken up again.
+        If nothing is removed in the end, their unfinished work is taken up again. Whoever has ended
+        (`by`) removes nothing: there may be a new one in its place.
         """
         while (gate := self._gate_around(address)) is not None:
             await asyncio.wait({gate})
+        if by.ended is not None:
+            raise again(by.ended)
         self._barred[address] = self._loop.create_future()
         family = self._family(address.root)
         family.removals += 1
@@ -259,6 +294,7 @@ class Activations:
                 self._end(activation, reason)
             await self._fence_of(family)
             yield removal
+            family.left -= {at for at in family.left if address.covers(at)}
         except BaseException as error:
             if not removal.is_durable:
                 why = error if isinstance(error, Exception) else reason
@@ -270,6 +306,11 @@ class Activations:
             if family.is_over:
                 self._dissolve(family, reason)
             self._barred.pop(address).set_result(None)
+
+    async def until_removed(self, address: Address) -> None:
+        """Wait while the agent at `address` is being removed."""
+        while (gate := self._gate_before(address)) is not None:
+            await asyncio.wait({gate})
 
     def _gate_before(self, address: Address) -> asyncio.Future[None] | None:
         """What to wait for before the agent at `address` may come."""
@@ -327,7 +368,7 @@ class Activations:
         self._end(activation, reason)
         if was_live:
             self._events.emit(AgentDiscarded, activation.address.text, reason=str(reason))
-        if unfinished:
+        if was_live and unfinished:
             self._on_discarded(activation.address, reason, activation.fence)
 
     def _end(self, activation: Activation, reason: Exception) -> None:
@@ -336,7 +377,6 @@ class Activations:
             return
         self._part(activation, reason)
         address = activation.address
-        activation.family.left.add(address)
         if self._live.get(address) is activation:
             del self._live[address]
         self._idle.pop(activation, None)
@@ -350,6 +390,9 @@ class Activations:
                 logger.exception("%s could not be stopped", address)
         elif activation.ready is not None and activation.ready is not this:
             activation.ready.cancel()
+        if this is not None and this in activation.tasks:  # it ends itself, and goes on
+            self._outliving.add(this)
+            this.add_done_callback(self._outliving.discard)
         unwinding = {task for task in activation.tasks if task is not this}
         if unwinding:
             self._leaving.setdefault(address, set()).update(unwinding)
@@ -361,6 +404,7 @@ class Activations:
         activation.ended = reason
         family = activation.family
         family.members.discard(activation)
+        family.left.add(activation.address)
         if family.is_over:
             self._dissolve(family, reason)
 
@@ -379,7 +423,10 @@ class Activations:
         """All of them are over. Returns the tasks that are still unwinding."""
         for activation in list(self._live.values()):
             self._end(activation, reason)
-        return {task for tasks in self._leaving.values() for task in tasks}
+        outliving = self._outliving - {asyncio.current_task()}
+        for task in outliving:
+            task.cancel()
+        return outliving.union(*self._leaving.values())
 
 
 def check_known(agent_class: type[Any], classes: Mapping[str, type[Hosted]]) -> None:

@@ -60,7 +60,7 @@ class Address:
         address = cls(())
         try:
             for kind, name in zip(segments[::2], segments[1::2], strict=True):
-                address = address.child(unquote(kind, errors="strict"), _unescaped(name))
+                address = address.child(unquote(kind, errors="strict"), unescaped(name))
         except UnicodeDecodeError:
             raise InvalidName(
                 f"{text!r} is not an address: it holds bytes that are no text"
@@ -69,7 +69,7 @@ class Address:
 
     @cached_property
     def text(self) -> str:
-        return "/".join(f"{quote(kind, safe='')}/{_escaped(name)}" for kind, name in self.path)
+        return "/".join(f"{quote(kind, safe='')}/{escaped(name)}" for kind, name in self.path)
 
     @property
     def kind(self) -> str:
@@ -98,10 +98,12 @@ class Address:
         return self.text
 
 
-def _escaped(name: str) -> str:
+def escaped(name: str) -> str:
+    """A name as it stands in the text of an address."""
     return quote("\0" + name if name in _FRAGILE else name, safe="", errors="surrogatepass")
 
 
-def _unescaped(segment: str) -> str:
+def unescaped(segment: str) -> str:
+    """The name that a segment stands for."""
     name = unquote(segment, errors="surrogatepass")
     return name[1:] if name[:1] == "\0" and name[1:] in _FRAGILE else name

@@ -42,6 +42,23 @@ _SET = Statement(
     key=2,
 )
 
+_SET_BY = Statement(
+    "alarms set by",
+    sqlite="""
+        INSERT INTO alarms (agent, source, wake_at) VALUES (?, ?, ?)
+        ON CONFLICT (agent, source) DO UPDATE SET wake_at = excluded.wake_at
+        WHERE excluded.wake_at < alarms.wake_at
+    """,
+    postgres="""
+        INSERT INTO alarms (agent, source, wake_at)
+        SELECT u.agent, u.source, u.wake_at FROM {rows}
+        ON CONFLICT (agent, source) DO UPDATE SET wake_at = excluded.wake_at
+        WHERE excluded.wake_at < alarms.wake_at
+    """,
+    columns=[("agent", "text"), ("source", "text"), ("wake_at", "bigint")],
+    key=2,
+)
+
 _CLEAR = Statement(
     "alarms clear",
     sqlite="DELETE FROM alarms WHERE agent = ? AND source = ?",
@@ -61,6 +78,11 @@ def alarm(agent: str, source: str, wake_at: int | None) -> Operation:
         return _CLEAR, (agent, source)
     arguments: tuple[Argument, ...] = (agent, source, wake_at)
     return _SET, arguments
+
+
+def alarm_by(agent: str, source: str, wake_at: int) -> Operation:
+    """The same, but an alarm that is set for an earlier time stays."""
+    return _SET_BY, (agent, source, wake_at)
 
 
 class Alarms:
@@ -85,6 +107,8 @@ class Alarms:
         self._fired_at: dict[Key, float] = {}  # since when, by the loop's time
         self._failures: dict[Key, tuple[int, int]] = {}  # how often; not before
         self._fired: dict[Key, int] = {}  # the `wake_at` of what was seen to, until its row is read
+        self._waking: dict[Key, int] = {}  # the same from its firing on, until that is judged
+        self._anew: set[Key] = set()  # of these, what may have been set to the same time again
         self._heard: int | None = None  # the earliest that was set while rows were being read
         self._again = False
         self._stopped = False
@@ -113,6 +137,7 @@ class Alarms:
 
     def heard(self, wake_at: int) -> None:
         """An alarm was set: be there in time."""
+        self._anew |= {key for key, at in self._waking.items() if at == wake_at}
         if self._round is not None and (self._heard is None or wake_at < self._heard):
             self._heard = wake_at  # perhaps too late for the rows that are being read
         if self._armed_for is None or wake_at < self._armed_for:
@@ -139,6 +164,8 @@ class Alarms:
                         logger.error("alarms cannot be read: %s", error)
                         self._arm(self._clock.now() + FIRST_RETRY)
                     return
+                if any(fired.get((agent, source)) == at for agent, source, at in rows):
+                    await self._store.told()  # it may have been set anew
                 if self._stopped:
                     return
                 is_all = len(rows) < most
@@ -151,13 +178,18 @@ class Alarms:
             self._on_quiet()
 
     def _judge(self, fired: dict[Key, int], rows: list[tuple[str, str, int]], is_all: bool) -> None:
-        """Whoever was woken has moved or removed its row, or it has failed."""
+        """Whoever was woken has moved or removed its row, or it has failed.
+
+        A row that looks as it was may have been set anew, to the very same millisecond.
+        """
         stored = {(agent, source): wake_at for agent, source, wake_at in rows}
         for key, wake_at in fired.items():
-            if stored.get(key) == wake_at:
+            if stored.get(key) == wake_at and key not in self._anew:
                 self._failed(key, "it was woken and left its alarm as it was")
             else:
                 self._failures.pop(key, None)
+            self._waking.pop(key, None)
+            self._anew.discard(key)
         if is_all:
             gone = self._failures.keys() - stored.keys() - self._firing.keys()
             for key in gone:
@@ -177,6 +209,7 @@ class Alarms:
                 following = at if following is None else min(following, at)
             elif self._has_room():
                 self._fired_at[key] = self._loop.time()
+                self._waking[key] = wake_at
                 self._firing[key] = self._loop.create_task(
                     self._fire_one(key, wake_at), name=f"outlast-alarm {agent} {source}"
                 )
@@ -209,6 +242,8 @@ class Alarms:
 
     def _failed(self, key: Key, why: object) -> None:
         """Try this one again, later and later."""
+        self._waking.pop(key, None)
+        self._anew.discard(key)
         count = self._failures.get(key, (0, 0))[0] + 1
         delay = min(LAST_RETRY, FIRST_RETRY * 2 ** (count - 1))
         self._failures[key] = (count, self._clock.now() + delay)

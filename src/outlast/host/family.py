@@ -21,7 +21,7 @@ class Family:
         self.fence: Fence | None = None  # once the root's row was read
         self.is_continued = False  # an earlier family in this same host wrote the row last
         self.members: set[Activation] = set()
-        self.left: set[Address] = set()  # members that ended before their work did
+        self.left: set[Address] = set()  # who was a member, and may come again
         self.removals = 0  # how many removals still write under the fence
 
     @property
@@ -42,7 +42,7 @@ class FamilyRemoval:
         self._last_writes = last_writes
         self.is_durable = False
 
-    async def commit(self, operations: list[Operation], *, with_root: bool) -> None:
+    async def commit(self, operations: list[Operation], *, with_root: bool) -> tuple[int, ...]:
         fence = self._family.fence
         assert fence is not None
         if with_root:
@@ -50,12 +50,12 @@ class FamilyRemoval:
                 if not outcome.done():
                     await _known(outcome)
             if fence.known is None and not fence.held:
-                return  # nothing was ever written
+                return ()  # nothing was ever written
             fence.leaves = True  # a row that is gone shows from now on that this was committed
             operations = [*operations, (fencing.FORGET, (fence.root,))]
         outcome = self._store.submit(fence, operations)
         outcome.add_done_callback(self._concluded)
-        await outcome
+        return await outcome
 
     def _concluded(self, outcome: Outcome) -> None:
         self.is_durable = outcome.exception() is None

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar, cast
 from outlast.core import json
 from outlast.core.clock import Clock, SystemClock, seconds
 from outlast.core.errors import (
+    AgentAborted,
     AgentDestroyed,
     HostStopped,
     OutlastError,
@@ -211,8 +212,11 @@ class Host:
         return cast(A, Stub(self, agent_class, Address.of(agent_class.__name__, name)))
 
     @contextlib.asynccontextmanager
-    async def using(self, address: Address) -> AsyncIterator[Hosted]:
-        """The agent at `address`, activated, and kept in memory inside the block."""
+    async def using(self, address: Address, *, is_wake: bool = False) -> AsyncIterator[Hosted]:
+        """The agent at `address`, activated, and kept in memory inside the block.
+
+        A wake makes no agent where nothing is stored.
+        """
         if self._state != "running" and not (
             self._state == "stopping" and _inside.get() is self  # work that is being finished
         ):
@@ -223,7 +227,7 @@ class Host:
         token = _inside.set(self)
         try:
             assert self._activations is not None
-            async with self._activations.using(address) as agent:
+            async with self._activations.using(address, is_wake=is_wake) as agent:
                 yield agent
         finally:
             with contextlib.suppress(ValueError):  # a generator that is closed somewhere else
@@ -294,9 +298,9 @@ class Host:
     async def _wake(self, address: Address) -> None:
         """Activate an agent: that takes up its unfinished work. A failure is logged and tried again."""
         try:
-            async with self.using(address):
+            async with self.using(address, is_wake=True):
                 pass
-        except (HostStopped, AgentDestroyed):
+        except (HostStopped, AgentAborted, AgentDestroyed):
             pass
         except OutlastError as error:
             logger.error("%s could not be woken: %s", address, error)
@@ -304,8 +308,13 @@ class Host:
 
     async def _fire(self, text: str, source: str) -> None:
         """An alarm of an agent is due."""
-        async with self.using(Address.parse(text)) as agent:
-            await agent._wake(source)
+        address = Address.parse(text)
+        try:
+            async with self.using(address, is_wake=True) as agent:
+                await agent._wake(source)
+        except AgentDestroyed:
+            assert self._activations is not None
+            await self._activations.until_removed(address)  # its alarm goes with it
 
     def _in_background(self, work: Any, name: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self._loop.create_task(work, name=name)
@@ -333,7 +342,7 @@ class Host:
             await asyncio.sleep(0)
 
     def _is_quiet(self) -> bool:
-        return not (self._activations and self._activations.held)
+        return self._activations is None or self._activations.is_quiet
 
     def _is_settled(self) -> bool:
         return self._is_quiet() and not (self._background or self._alarms.busy)

@@ -248,6 +248,12 @@ class Store(ABC):
         while waiting := [batch.outcome for batch in self._pending()]:
             await asyncio.wait(waiting)
 
+    async def told(self) -> None:
+        """Wait until whoever handed something over before this has been told its outcome."""
+        if waiting := [batch.outcome for batch in self._pending()]:
+            await asyncio.wait(waiting)
+        await asyncio.sleep(0)
+
     @abstractmethod
     def _pending(self) -> list[Batch]:
         """Every batch whose outcome is not known."""
