@@ -1,5 +1,7 @@
 """outlast: agents that outlast the process they run in."""
 
+from typing import TYPE_CHECKING, Any
+
 from outlast.agent.agent import Agent
 from outlast.agent.backoff import FiberRecovery
 from outlast.agent.fiber import FiberContext, FiberHandle
@@ -22,6 +24,7 @@ from outlast.core.errors import (
     FiberConflict,
     FiberInterrupted,
     HostStopped,
+    InsideTurn,
     InvalidName,
     NotInFiber,
     OutlastError,
@@ -36,6 +39,7 @@ from outlast.core.errors import (
     StoreTooNew,
     StoreUnavailable,
     StoreURLError,
+    SubmissionConflict,
     UnknownAgent,
     ValueTooLarge,
 )
@@ -43,7 +47,50 @@ from outlast.core.events import Event
 from outlast.host.host import Host, HostStatistics
 from outlast.store.operations import StoreStatistics
 
+if TYPE_CHECKING:
+    from outlast.chat.abort import Abort
+    from outlast.chat.asking import StreamCallback
+    from outlast.chat.config import (
+        Debounce,
+        StopCondition,
+        TurnConfig,
+        TurnContext,
+        has_tool_call,
+        step_count_is,
+    )
+    from outlast.chat.results import Message, Submission, TurnResult
+    from outlast.chat.think import Think
+    from outlast.chat.tools import tool
+
+# What chat agents need is loaded with the first of these names: plain agents start sooner without it.
+_CHAT = {
+    "Abort": "abort",
+    "Debounce": "config",
+    "Message": "results",
+    "StopCondition": "config",
+    "StreamCallback": "asking",
+    "Submission": "results",
+    "Think": "think",
+    "TurnConfig": "config",
+    "TurnContext": "config",
+    "TurnResult": "results",
+    "has_tool_call": "config",
+    "step_count_is": "config",
+    "tool": "tools",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _CHAT.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"outlast.chat.{module}"), name)
+
+
 __all__ = [
+    "Abort",
     "ActivationFailed",
     "Agent",
     "AgentAborted",
@@ -51,6 +98,7 @@ __all__ = [
     "CommitFailed",
     "CommitRefused",
     "CorruptValue",
+    "Debounce",
     "Event",
     "FiberCancelled",
     "FiberConflict",
@@ -65,14 +113,17 @@ __all__ = [
     "Host",
     "HostStatistics",
     "HostStopped",
+    "InsideTurn",
     "InvalidName",
     "Lease",
+    "Message",
     "NotInFiber",
     "OutlastError",
     "OwnershipLost",
     "Retry",
     "RpcRefused",
     "Schedule",
+    "StopCondition",
     "Storage",
     "StoreClosed",
     "StoreCorrupt",
@@ -84,8 +135,18 @@ __all__ = [
     "StoreTooNew",
     "StoreURLError",
     "StoreUnavailable",
+    "StreamCallback",
     "SubAgent",
+    "Submission",
+    "SubmissionConflict",
+    "Think",
+    "TurnConfig",
+    "TurnContext",
+    "TurnResult",
     "UnknownAgent",
     "ValueTooLarge",
+    "has_tool_call",
     "rpc",
+    "step_count_is",
+    "tool",
 ]

@@ -105,11 +105,13 @@ class Watch:
 
     async def next(self, items: AsyncIterator[T]) -> T:
         """`anext(items)`, or `Interrupted`."""
-        self._raise_if_cut()
+        if self._cut is not None:
+            self._raise_if_cut()
         task = self._task = asyncio.current_task(self._loop)
         assert task is not None
         before = task.cancelling()
-        self.start()
+        if self._patience is not None:
+            self.start()
         try:
             return await anext(items)
         except asyncio.CancelledError:

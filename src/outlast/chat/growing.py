@@ -58,10 +58,8 @@ class GrowingText:
 
     def more(self, delta: Any) -> MoreText | None:
         """A delta that brings text and nothing else; None for any other."""
-        text = getattr(delta, "content_delta", None)
-        if not text or not self._is_plain(delta):
-            return None
-        encoded = json.encode_text(text)
+        text: str = getattr(delta, "content_delta", None) or ""
+        encoded = json.encode_text(text) if text and self._is_plain(delta) else None
         if encoded is None:
             return None
         return self._kind, self._id, text, f"{self._prefix}{encoded}}}"

@@ -121,6 +121,17 @@ class FiberInterrupted(OutlastError):
     """The fiber was left for a later activation (shutdown, lost ownership). Its row is kept."""
 
 
+# --- chat ----------------------------------------------------------------------------------------
+
+
+class SubmissionConflict(OutlastError, ValueError):
+    """A request id and an idempotency key point at two different requests."""
+
+
+class InsideTurn(OutlastError, RuntimeError):
+    """A turn of this agent was waited for from inside one of its turns: that would wait for ever."""
+
+
 def again(error: Exception) -> Exception:
     """The same error for one more victim: an instance of its own, since each gets a traceback."""
     return type(error)(*error.args)

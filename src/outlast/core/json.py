@@ -55,6 +55,16 @@ def encode(value: object, what: str = "value") -> str:
     return text
 
 
+def encode_text(text: str) -> str | None:
+    """The JSON text of a text, quickly; None if it holds half a surrogate pair, which `encode` mends."""
+    core = _core()
+    try:
+        encoded: str = core.to_json(text).decode()
+    except (core.PydanticSerializationError, UnicodeEncodeError):
+        return None
+    return encoded
+
+
 def decode(text: str) -> Any:
     """The value of a JSON text; a `ValueError` when it is none."""
     return _core().from_json(text)

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from outlast.store.operations import Argument, BulkStatement, Fence, Query, Statement
 
 ADVANCE = Statement(
@@ -91,6 +93,25 @@ def has_reached(fence: Fence, row: tuple[int, str, int] | None, commit_no: int) 
     if row is None:
         return fence.leaves
     return row[:2] == (fence.epoch, fence.owner) and row[2] >= commit_no
+
+
+def is_durable(doubted: Mapping[Fence, int], rows: Mapping[str, tuple[int, str, int]]) -> bool:
+    """Whether the one transaction that was to bring these fences so far happened, as their rows tell.
+
+    One row that got there is enough: others may have been taken over since. One that is gone may have
+    been removed by somebody else, so it counts only if no other row is still where it was.
+    """
+    is_gone = is_untouched = False
+    for fence, commit_no in doubted.items():
+        row = rows.get(fence.root)
+        if row is None:
+            is_gone |= fence.leaves
+            is_untouched |= not fence.leaves
+        elif has_reached(fence, row, commit_no):
+            return True
+        else:
+            is_untouched |= row == fence.known or row[:2] == (fence.epoch, fence.owner)
+    return is_gone and not is_untouched
 
 
 def passed(fence: Fence, count: int) -> None:

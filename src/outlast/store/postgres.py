@@ -256,10 +256,7 @@ class PostgresStore(Store):
                 await self._pause(FIRST_RETRY)
                 continue
             found = {row[0]: (row[1], row[2], row[3]) for row in rows}
-            if any(
-                fencing.has_reached(fence, found.get(fence.root), commit_no)
-                for fence, commit_no in doubted.items()
-            ):
+            if fencing.is_durable(doubted, found):
                 attempt.believe()
                 return True
             break

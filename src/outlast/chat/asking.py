@@ -1,0 +1,297 @@
+"""The ways to ask an agent. They all append an entry to the inbox, and differ in who waits for what."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from outlast.agent.unit import Commits
+from outlast.chat import inbox_rows as rows
+from outlast.chat.abort import Abort
+from outlast.chat.inbox import Inbox, Request
+from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.messages import to_messages
+from outlast.chat.overlap import Concurrency, policy_of
+from outlast.chat.results import Message, Submission, SubmissionStatus, TurnEnd, TurnResult
+from outlast.chat.stream import Stream
+from outlast.chat.transcript import Transcript
+from outlast.chat.turn import current_turn
+from outlast.chat.turns import Turns
+from outlast.core import json
+from outlast.core.clock import to_datetime
+from outlast.core.errors import HostStopped, InsideTurn, again
+from outlast.core.text import problem_of, storable
+from outlast.host.activation import Activation
+from outlast.store.operations import Argument
+
+logger = logging.getLogger("outlast.chat")
+
+STOPPED = "its caller stopped it"
+MOST_LISTED = 100
+MOST_DELETED = 500
+ENDED: tuple[SubmissionStatus, ...] = ("completed", "error", "aborted", "skipped", "interrupted")
+
+
+class StreamCallback(Protocol):
+    """What `chat` tells as the answer comes. Each method may be async; all but `on_event` may be missing."""
+
+    def on_start(self, event: dict[str, str]) -> Any: ...
+    def on_event(self, chunk: str) -> Any: ...
+    def on_done(self) -> Any: ...
+    def on_error(self, error: str) -> Any: ...
+    def on_interrupted(self) -> Any: ...
+
+
+class Asking:
+    """Every door of one agent."""
+
+    def __init__(
+        self,
+        activation: Activation,
+        commits: Commits,
+        inbox: Inbox,
+        transcript: Transcript,
+        turns: Turns,
+    ) -> None:
+        self._activation = activation
+        self._agent = activation.address.text
+        self._commits = commits
+        self._inbox = inbox
+        self._transcript = transcript
+        self._turns = turns
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    def messages(self, given: Any) -> list[dict[str, Any]]:
+        """What was handed in, as messages; a function is given the conversation and returns them."""
+        if callable(given):
+            given = given([Message(message) for message in self._transcript.path])
+        return to_messages(given, self._activation.ids)
+
+    async def ask(self, request: Request, signal: Abort | None = None) -> TurnResult:
+        """Accept a request, and wait for its end."""
+        self._no_block("save_messages")
+        self._check_outside("waited for")
+        entry, accepted = await self._inbox.accept(_with(signal, request))
+        end = await self._end_of(entry, signal)
+        return TurnResult(entry.id, end.status, end.message, end.error, end.output, accepted)
+
+    async def _end_of(self, entry: EntryRow, signal: Abort | None) -> TurnEnd:
+        if self._inbox.current(entry) is None:
+            return await self._turns.end_of(await self._inbox.get(entry.id) or entry)
+        forget = self._linked(entry, signal)
+        try:
+            return await self._turns.wait(entry.id)
+        finally:
+            forget()
+
+    def _linked(self, entry: EntryRow, signal: Abort | None) -> Callable[[], None]:
+        """Setting the caller's signal cancels the turn."""
+        if signal is None:
+            return lambda: None
+
+        def cancel() -> None:
+            reason = signal.reason or STOPPED
+            self._activation.spawn(self._turns.cancel(entry.id, reason), "cancel a turn")
+
+        return signal.listen(cancel)
+
+    async def submit(self, request: Request) -> tuple[EntryRow, bool]:
+        """Accept a request; it is answered later."""
+        return await self._inbox.accept(request)
+
+    async def message(
+        self, request: Request, concurrency: Concurrency
+    ) -> tuple[EntryRow | None, bool]:
+        """Accept a message of a user, as `message_concurrency` says. None: it was dropped."""
+        policy = policy_of(concurrency)
+        if policy == "drop":
+            if self._inbox.is_busy:  # unless it is what is being answered
+                return await self._inbox.existing(request.id, request.key), False
+            policy = "queue"
+        return await self._inbox.accept(replace(request, policy=policy))
+
+    async def chat(
+        self, request: Request, callback: StreamCallback, signal: Abort | None = None
+    ) -> None:
+        """Accept a request, and tell the callback everything, from the first chunk to the end."""
+        self._no_block("chat")
+        self._check_outside("followed")
+        entry, _ = await self._inbox.accept(_with(signal, request))
+        await _told(callback, "on_start", {"request_id": entry.id})
+        stream = await self.stream(entry)
+        forget = self._linked(entry, signal)
+        try:
+            async for _, chunk in stream.read():
+                await _told(callback, "on_event", chunk)
+        finally:
+            forget()
+        end = stream.end
+        if end is None or end.status == "interrupted":
+            await _told(callback, "on_interrupted")
+        elif end.status == "error":
+            await _told(callback, "on_error", end.error or "")
+        else:
+            await _told(callback, "on_done")
+
+    async def follow(self, request: Request) -> AsyncIterator[dict[str, Any]]:
+        """Accept a request, and give its chunks."""
+        self._no_block("chat")
+        self._check_outside("followed")
+        entry, _ = await self._inbox.accept(request)
+        stream = await self.stream(entry)
+        async for chunks in stream.news():
+            for chunk in json.decode(f"[{','.join(chunks)}]"):
+                yield chunk
+        if stream.end is None:  # it did not end here: the agent did
+            raise again(self._activation.ended or HostStopped(f"{self._agent} is over"))
+
+    async def stream(self, entry: EntryRow) -> Stream:
+        """The stream of an entry, live or as it is stored."""
+        if entry.ended_at is None:
+            current = self._inbox.current(entry)
+            if current is not None:
+                return self._turns.stream_of(current)
+        stored = await self._inbox.get(entry.id)
+        return await self._turns.stored_stream(stored or entry)
+
+    def _check_outside(self, what: str) -> None:
+        turn = current_turn.get()
+        if turn is not None and turn.is_running and turn.agent == self._agent:
+            raise InsideTurn(
+                f"a turn of {self._agent} cannot be {what} from inside one of its turns, which has"
+                f" to end first; use submit_messages(), which does not wait"
+            )
+
+    # --- messages without a turn -----------------------------------------------------------------
+
+    async def add(self, given: Any) -> list[Message]:
+        """Store messages at the end of the conversation. Those that are stored already stay as they are."""
+        self._no_block("add_messages")
+        messages = self.messages(given)
+        async with self._transcript.changing:
+            known = await self._transcript.known([message["id"] for message in messages])
+            new = [message for message in messages if message["id"] not in known]
+            if new:
+                change = self._transcript.appending(new)
+                await self._commits.write(change.operations)
+                self._transcript.applied(change)
+        return [Message(message) for message in new]
+
+    async def select(self, id: str) -> bool:
+        """Go on with the branch of this message: with the newest message below it."""
+        self._no_block("select_branch")
+        async with self._transcript.changing:
+            leaf = await self._transcript.newest_below(id)
+            if leaf is None:
+                return False
+            await self._commits.write(self._transcript.selecting(leaf))
+            await self._transcript.select(leaf)
+        return True
+
+    def _no_block(self, what: str) -> None:
+        if self._commits.current() is not None:
+            raise RuntimeError(
+                f"{what}() cannot be part of a commit() block; call it after the block"
+            )
+
+    # --- submissions -----------------------------------------------------------------------------
+
+    async def inspect(self, id: str) -> Submission | None:
+        entry = await self._inbox.get(id)
+        return None if entry is None or entry.origin != "submission" else submission(entry)
+
+    async def list(
+        self, status: SubmissionStatus | Iterable[SubmissionStatus] | None, limit: int
+    ) -> list[Submission]:
+        _check_limit(limit, MOST_LISTED)
+        wanted = _statuses(status)
+        outcomes = [each for each in wanted if each in ENDED]
+        query = rows.listing(
+            len(outcomes), pending="pending" in wanted, running="running" in wanted
+        )
+        return [submission(entry) for entry in await self._inbox.fetch(query, *outcomes, limit)]
+
+    async def delete(
+        self,
+        status: SubmissionStatus | Iterable[SubmissionStatus] | None,
+        completed_before: datetime | None,
+        limit: int,
+    ) -> int:
+        """Delete submissions that have ended, whatever else was asked for."""
+        _check_limit(limit, MOST_DELETED)
+        outcomes = [each for each in _statuses(status) or ENDED if each in ENDED]
+        if not outcomes:
+            return 0
+        arguments: list[Argument] = [self._agent, *outcomes]
+        if completed_before is not None:
+            arguments.append(int(completed_before.timestamp() * 1000))
+        statement = rows.deletion(len(outcomes), completed_before is not None)
+        touched = await self._commits.write([(statement, (*arguments, limit))])
+        return 0 if touched is None else touched[0]
+
+
+def submission(entry: EntryRow, *, accepted: bool = True) -> Submission:
+    status: SubmissionStatus = entry.outcome or (
+        "pending" if entry.state == "accepted" else "running"
+    )
+    return Submission(
+        id=entry.id,
+        status=status,
+        idempotency_key=entry.key,
+        metadata=_metadata(entry),
+        error=entry.error,
+        created_at=to_datetime(entry.accepted_at),
+        started_at=None if entry.started_at is None else to_datetime(entry.started_at),
+        completed_at=None if entry.ended_at is None else to_datetime(entry.ended_at),
+        accepted=accepted,
+    )
+
+
+def _metadata(entry: EntryRow) -> Any:
+    try:
+        return None if entry.metadata is None else json.decode(entry.metadata)
+    except ValueError as error:
+        logger.error("the metadata of the request %s cannot be read: %s", entry.id, error)
+        return None
+
+
+def check_text(what: str, value: str | None) -> None:
+    if value is not None and (problem := problem_of(value)) is not None:
+        raise ValueError(f"{what} {problem}")
+
+
+def _with(signal: Abort | None, request: Request) -> Request:
+    """The request, cancelled from the start if the signal of its caller is set already."""
+    if signal is None or not signal.is_set:
+        return request
+    return replace(request, cancelled=storable(signal.reason or STOPPED))
+
+
+async def _told(callback: StreamCallback, name: str, *arguments: Any) -> None:
+    method = getattr(callback, name, None)
+    if method is not None:
+        answer = method(*arguments)
+        if inspect.isawaitable(answer):
+            await answer
+
+
+def _statuses(
+    status: SubmissionStatus | Iterable[SubmissionStatus] | None,
+) -> Sequence[SubmissionStatus]:
+    if status is None:
+        return ()
+    wanted = (status,) if isinstance(status, str) else tuple(status)
+    for each in wanted:
+        if each not in ("pending", "running", *ENDED):
+            raise ValueError(f"no submission is ever {each!r}")
+    return wanted
+
+
+def _check_limit(limit: int, most: int) -> None:
+    if not 1 <= limit <= most:
+        raise ValueError(f"limit is between 1 and {most}, not {limit}")

@@ -1,0 +1,95 @@
+"""What can be set for one turn, and when a turn stops by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from outlast.chat.abort import Abort
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model
+
+MAX_STEPS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model request of a turn, and the calls that came of it."""
+
+    number: int  # 0 is the first
+    response: ModelResponse
+    tool_names: tuple[str, ...] = ()
+
+
+StopCondition = Callable[[Sequence[Step]], bool]
+
+
+def has_tool_call(name: str) -> StopCondition:
+    """Stop after a step that called this tool."""
+    return lambda steps: bool(steps) and name in steps[-1].tool_names
+
+
+def step_count_is(count: int) -> StopCondition:
+    """Stop after this many steps."""
+    return lambda steps: len(steps) >= count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnConfig:
+    """What `before_turn` may return: whatever is set here is used for this one turn."""
+
+    model: str | Model | None = None
+    system: str | None = None
+    messages: Sequence[ModelMessage] | None = None  # instead of the conversation
+    tools: Any = None  # more tools, beside the agent's own
+    active_tools: Sequence[str] | None = None  # only these are shown to the model
+    tool_choice: str | Sequence[str] | None = None  # "auto", "none", "required", or names
+    max_steps: int | None = None
+    stop_when: StopCondition | Sequence[StopCondition] | None = None  # besides `max_steps`
+    send_reasoning: bool | None = None
+    output: Any = None  # a type: the answer is JSON of it
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    stop_sequences: Sequence[str] | None = None
+    seed: int | None = None
+    max_retries: int | None = None
+    timeout: float | timedelta | None = None
+    headers: Mapping[str, str] | None = None
+    provider_options: Mapping[str, Any] | None = None
+    telemetry: Any = None  # Pydantic AI's InstrumentationSettings, or False
+    chat_stream_stall_timeout: float | timedelta | None = None  # 0: off for this turn
+
+    def stop_conditions(self) -> tuple[StopCondition, ...]:
+        if self.stop_when is None:
+            return ()
+        return (self.stop_when,) if callable(self.stop_when) else tuple(self.stop_when)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """What `before_turn` is given."""
+
+    request_id: str
+    message_id: str
+    origin: str
+    continuation: bool
+    system: str
+    messages: Sequence[ModelMessage]
+    tool_names: tuple[str, ...]
+    body: Mapping[str, Any] = field(default_factory=dict)
+    signal: Abort = field(default_factory=Abort)
+
+
+@dataclass(frozen=True, slots=True)
+class Debounce:
+    """For `message_concurrency`: wait until nothing has come for this long, then answer the newest."""
+
+    seconds: float = 0.75

@@ -1,0 +1,250 @@
+"""The inbox: everything that the agent was asked, in order, accepted durably before anybody is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from outlast.agent.admission import current_origin
+from outlast.agent.unit import Commits
+from outlast.chat import inbox_rows as rows
+from outlast.chat.inbox_rows import EntryRow, Kind, Outcome
+from outlast.core import json
+from outlast.core.errors import CommitRefused, SubmissionConflict
+from outlast.host.activation import Activation
+from outlast.store.operations import Operation, Query
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something that the agent is asked; not accepted yet."""
+
+    kind: Kind
+    origin: str
+    messages: list[dict[str, Any]] | None = None
+    id: str | None = None
+    key: str | None = None
+    policy: str = "queue"
+    options: dict[str, Any] | None = None
+    metadata: Any = None
+    target: str | None = None
+    cancelled: str | None = None  # why, if it is so from the start
+
+
+class Inbox:
+    """The entries of one agent. Those that have not ended are in memory, too."""
+
+    def __init__(self, activation: Activation, commits: Commits) -> None:
+        self._activation = activation
+        self._agent = activation.address.text
+        self._commits = commits
+        self._last_seq = 0
+        self._open: dict[int, EntryRow] = {}  # in the order of seq
+        self._accepting: set[asyncio.Future[None]] = set()  # of what is not durable yet
+        self.on_accepted: Callable[[EntryRow], None] | None = None
+
+    async def load(self) -> None:
+        """Read what is open, once per activation."""
+        fetch = self._activation.store.fetch
+        found = await fetch(rows.LAST_SEQ, self._agent)
+        self._last_seq = found[0][0] if found else 0
+        if found:
+            for values in await fetch(rows.OPEN, self._agent):
+                self._open[values[0]] = EntryRow(*values)
+
+    @property
+    def open(self) -> list[EntryRow]:
+        """What has not ended, in order."""
+        return list(self._open.values())
+
+    @property
+    def last_seq(self) -> int:
+        """Of what was accepted last."""
+        return self._last_seq
+
+    @property
+    def is_busy(self) -> bool:
+        """True while anything is open, or about to be."""
+        return bool(self._open or self._accepting)
+
+    def first(self) -> EntryRow | None:
+        """What is to be seen to next."""
+        return self._open[min(self._open)] if self._open else None
+
+    async def accepted_so_far(self) -> None:
+        """Wait for everything that is being accepted right now."""
+        if self._accepting:
+            await asyncio.wait(set(self._accepting))
+
+    async def accept(self, request: Request) -> tuple[EntryRow, bool]:
+        """Store a request. False with the entry that has its id or key, if there is one already.
+
+        The entry is durable when this returns; inside `commit()`, when the block ends.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._accepting.add(done)
+        try:
+            return await self._accept(request)
+        finally:
+            self._accepting.discard(done)
+            done.set_result(None)
+
+    async def _accept(self, request: Request) -> tuple[EntryRow, bool]:
+        origin = current_origin()
+        key = request.key
+        stored = None if request.messages is None else json.encode(request.messages, "messages")
+        if key is None and request.id is None and origin is not None:
+            key = origin.key(self._agent, "turn", request.kind, stored, self._commits.current())
+        options = json.encode(request.options or {}, "options")
+        metadata = None if request.metadata is None else json.encode(request.metadata, "metadata")
+        existing = await self.existing(request.id, key)
+        if existing is not None:
+            return existing, False
+        self._last_seq += 1
+        entry = EntryRow(
+            seq=self._last_seq,
+            id=request.id or self._activation.ids.new("request"),
+            kind=request.kind,
+            origin=request.origin,
+            policy=request.policy,
+            key=key,
+            state="accepted",
+            outcome=None,
+            error=None,
+            messages=stored,
+            options=options,
+            metadata=metadata,
+            target=request.target,
+            message_id=None,
+            attempt=0,
+            cancelled=request.cancelled,
+            accepted_at=self._activation.clock.now(),
+            started_at=None,
+            ended_at=None,
+        )
+        try:
+            await self._commits.write([self._acceptance(entry)], lambda: self._accepted(entry))
+        except CommitRefused:
+            existing = await self.existing(request.id, key)
+            if existing is None:
+                raise
+            return existing, False
+        return entry, True
+
+    def _acceptance(self, entry: EntryRow) -> Operation:
+        return rows.ACCEPT, (
+            self._agent,
+            entry.seq,
+            entry.id,
+            entry.kind,
+            entry.origin,
+            entry.policy,
+            entry.key,
+            entry.messages,
+            entry.options,
+            entry.metadata,
+            entry.target,
+            entry.cancelled,
+            entry.accepted_at,
+        )
+
+    def _accepted(self, entry: EntryRow) -> None:
+        self._open[entry.seq] = entry
+        if self.on_accepted is not None:
+            self.on_accepted(entry)
+
+    async def existing(self, id: str | None, key: str | None) -> EntryRow | None:
+        """The entry with this id or key."""
+        by_id = await self.get(id) if id is not None else None
+        by_key = await self._fetch_one(rows.BY_KEY, key) if key is not None else None
+        if by_key is not None and id is not None and by_key.id != id:
+            raise SubmissionConflict(
+                f"the idempotency key {key!r} belongs to the request {by_key.id!r}, not to {id!r}"
+            )
+        if by_id is not None and key is not None and by_id.key != key:
+            raise SubmissionConflict(
+                f"the request {id!r} has the idempotency key {by_id.key!r}, not {key!r}"
+            )
+        return by_id or by_key
+
+    # --- on their way ----------------------------------------------------------------------------
+
+    def claim(
+        self, entry: EntryRow, under: str | None, message_id: str
+    ) -> tuple[EntryRow, Operation]:
+        """The entry as it will be when its turn runs, and the operation that makes it so."""
+        now = self._activation.clock.now()
+        running = replace(
+            entry,
+            state="running",
+            messages=None,
+            target=under,
+            message_id=message_id,
+            attempt=entry.attempt + 1,
+            started_at=now,
+        )
+        return running, (rows.CLAIM, (self._agent, entry.seq, under, message_id, now))
+
+    def claimed(self, entry: EntryRow) -> None:
+        self._open[entry.seq] = entry
+
+    def end(
+        self, entry: EntryRow, outcome: Outcome, error: str | None, message_id: str | None
+    ) -> tuple[EntryRow, Operation]:
+        """The entry as it will be when it has ended, and the operation that makes it so."""
+        now = self._activation.clock.now()
+        ended = replace(
+            entry,
+            state="ended",
+            outcome=outcome,
+            error=error,
+            messages=None,
+            message_id=message_id,
+            ended_at=now,
+        )
+        return ended, (rows.END, (self._agent, entry.seq, outcome, error, message_id, now))
+
+    def ended(self, entry: EntryRow) -> None:
+        self._open.pop(entry.seq, None)
+
+    def end_all(self, seq: int, reason: str) -> Operation:
+        """What ends everything up to this seq, the running turn too."""
+        return rows.END_ALL, (reason, self._activation.clock.now(), self._agent, seq)
+
+    def skip_waiting(self, seq: int, reason: str) -> Operation:
+        """The same for what waits; a running turn is left alone."""
+        return rows.SKIP_WAITING, (reason, self._activation.clock.now(), self._agent, seq)
+
+    def up_to(self, seq: int) -> list[EntryRow]:
+        """What is open, as far as it was admitted before this."""
+        return [entry for entry in self._open.values() if entry.seq <= seq]
+
+    def cancel(self, entry: EntryRow, reason: str) -> Operation:
+        return rows.CANCEL, (self._agent, entry.seq, reason)
+
+    def cancelled(self, entry: EntryRow, reason: str) -> None:
+        if entry.seq in self._open:
+            self._open[entry.seq] = replace(self._open[entry.seq], cancelled=reason)
+
+    def current(self, entry: EntryRow) -> EntryRow | None:
+        """The same entry as it is now; None: it has ended."""
+        return self._open.get(entry.seq)
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def open_one(self, id: str) -> EntryRow | None:
+        """The entry with this id, if it has not ended."""
+        return next((entry for entry in self._open.values() if entry.id == id), None)
+
+    async def get(self, id: str) -> EntryRow | None:
+        return self.open_one(id) or await self._fetch_one(rows.BY_ID, id)
+
+    async def fetch(self, query: Query, *arguments: Any) -> list[EntryRow]:
+        found = await self._activation.store.fetch(query, self._agent, *arguments)
+        return [EntryRow(*values) for values in found]
+
+    async def _fetch_one(self, query: Query, value: str) -> EntryRow | None:
+        found = await self.fetch(query, value)
+        return found[0] if found else None

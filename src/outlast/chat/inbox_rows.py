@@ -1,0 +1,221 @@
+"""The inbox table: its rows, and every statement about it.
+
+One row is the record of something that the agent was asked, and of the turn that answers it.
+
+| column | meaning |
+| --- | --- |
+| `seq` | the order in which entries were accepted; turns run in it |
+| `id` | the request id: of the entry, of its turn and of its stream |
+| `kind` | `message` (new messages), `regenerate` (another answer) or `continue` (go on with the last one) |
+| `origin` | through which door it came: `chat`, `save`, `submission`, … |
+| `policy` | what becomes of it when others wait too: `queue`, `latest`, `merge` or `debounce:<ms>` |
+| `key` | the dedupe key: a second entry with it is the first one |
+| `state` | `accepted`, `running` (claimed and applied), `ended` |
+| `outcome` | how it ended: `completed`, `error`, `aborted`, `skipped`, `interrupted` |
+| `messages` | what is to be applied, JSON; null once it stands in the transcript |
+| `options` | what came along with the request, JSON |
+| `target` | the message that the answer is stored under (`regenerate`), or that goes on (`continue`) |
+| `message_id` | the answer |
+| `cancelled` | why, once somebody has asked for it |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from outlast.store.operations import BulkStatement, Query, Statement
+
+Kind = Literal["message", "regenerate", "continue"]
+State = Literal["accepted", "running", "ended"]
+Outcome = Literal["completed", "error", "aborted", "skipped", "interrupted"]
+
+_COLUMNS = (
+    "seq, id, kind, origin, policy, key, state, outcome, error, messages, options, metadata, target,"
+    " message_id, attempt, cancelled, accepted_at, started_at, ended_at"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """A row as it is stored; `messages`, `options` and `metadata` are JSON text."""
+
+    seq: int
+    id: str
+    kind: Kind
+    origin: str
+    policy: str
+    key: str | None
+    state: State
+    outcome: Outcome | None
+    error: str | None
+    messages: str | None
+    options: str
+    metadata: str | None
+    target: str | None
+    message_id: str | None
+    attempt: int
+    cancelled: str | None
+    accepted_at: int
+    started_at: int | None
+    ended_at: int | None
+
+
+ACCEPT = Statement(
+    "inbox accept",
+    sqlite="""
+        INSERT INTO inbox
+            (agent, seq, id, kind, origin, policy, key, state, messages, options, metadata, target,
+             cancelled, attempt, accepted_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, 'accepted', ?, ?, ?, ?, ?, 0, ?)
+        ON CONFLICT DO NOTHING
+    """,
+    postgres="""
+        INSERT INTO inbox
+            (agent, seq, id, kind, origin, policy, key, state, messages, options, metadata, target,
+             cancelled, attempt, accepted_at)
+        SELECT u.agent, u.seq, u.id, u.kind, u.origin, u.policy, u.key, 'accepted', u.messages,
+               u.options, u.metadata, u.target, u.cancelled, 0, u.accepted_at
+        FROM {rows}
+        ON CONFLICT DO NOTHING
+    """,
+    columns=[
+        ("agent", "text"),
+        ("seq", "bigint"),
+        ("id", "text"),
+        ("kind", "text"),
+        ("origin", "text"),
+        ("policy", "text"),
+        ("key", "text"),
+        ("messages", "text"),
+        ("options", "text"),
+        ("metadata", "text"),
+        ("target", "text"),
+        ("cancelled", "text"),
+        ("accepted_at", "bigint"),
+    ],
+    key=2,
+    expect=True,
+)
+
+# Applied in the same commit: the messages stand in the transcript from here on.
+CLAIM = Statement(
+    "inbox claim",
+    sqlite="""
+        UPDATE inbox SET state = 'running', messages = NULL, target = ?3, message_id = ?4,
+            attempt = attempt + 1, started_at = ?5
+        WHERE agent = ?1 AND seq = ?2 AND state = 'accepted'
+    """,
+    postgres="""
+        UPDATE inbox SET state = 'running', messages = NULL, target = u.target,
+            message_id = u.message_id, attempt = inbox.attempt + 1, started_at = u.started_at
+        FROM {rows}
+        WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.state = 'accepted'
+    """,
+    columns=[
+        ("agent", "text"),
+        ("seq", "bigint"),
+        ("target", "text"),
+        ("message_id", "text"),
+        ("started_at", "bigint"),
+    ],
+    key=2,
+    expect=True,
+)
+
+CANCEL = Statement(
+    "inbox cancel",
+    sqlite="""
+        UPDATE inbox SET cancelled = ?3
+        WHERE agent = ?1 AND seq = ?2 AND ended_at IS NULL AND cancelled IS NULL
+    """,
+    postgres="""
+        UPDATE inbox SET cancelled = u.cancelled FROM {rows}
+        WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.ended_at IS NULL
+          AND inbox.cancelled IS NULL
+    """,
+    columns=[("agent", "text"), ("seq", "bigint"), ("cancelled", "text")],
+    key=2,
+)
+
+# The one way from open to ended; whoever comes second is refused, with all that it wanted to write.
+END = Statement(
+    "inbox end",
+    sqlite="""
+        UPDATE inbox SET state = 'ended', outcome = ?3, error = ?4, message_id = ?5, messages = NULL,
+            ended_at = ?6
+        WHERE agent = ?1 AND seq = ?2 AND ended_at IS NULL
+    """,
+    postgres="""
+        UPDATE inbox SET state = 'ended', outcome = u.outcome, error = u.error,
+            message_id = u.message_id, messages = NULL, ended_at = u.ended_at
+        FROM {rows}
+        WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.ended_at IS NULL
+    """,
+    columns=[
+        ("agent", "text"),
+        ("seq", "bigint"),
+        ("outcome", "text"),
+        ("error", "text"),
+        ("message_id", "text"),
+        ("ended_at", "bigint"),
+    ],
+    key=2,
+    expect=True,
+)
+
+_END_ALL = """
+    UPDATE inbox SET outcome = CASE WHEN state = 'running' THEN 'aborted' ELSE 'skipped' END,
+        state = 'ended', error = ?, message_id = NULL, messages = NULL, ended_at = ?
+    WHERE agent = ? AND ended_at IS NULL AND seq <= ?
+"""
+END_ALL = BulkStatement("inbox end", _END_ALL, Query.same(_END_ALL).postgres)
+
+_SKIP_WAITING = """
+    UPDATE inbox SET state = 'ended', outcome = 'skipped', error = ?, messages = NULL, ended_at = ?
+    WHERE agent = ? AND state = 'accepted' AND seq <= ?
+"""
+SKIP_WAITING = BulkStatement("inbox skip", _SKIP_WAITING, Query.same(_SKIP_WAITING).postgres)
+
+LAST_SEQ = Query.same("SELECT seq FROM inbox WHERE agent = ? ORDER BY seq DESC LIMIT 1")
+OPEN = Query.same(
+    f"SELECT {_COLUMNS} FROM inbox WHERE agent = ? AND ended_at IS NULL ORDER BY seq", bulk=True
+)
+OPEN_AGENTS = Query.same(
+    "SELECT DISTINCT agent FROM inbox WHERE ended_at IS NULL AND agent > ? ORDER BY agent LIMIT ?",
+    bulk=True,
+)
+BY_ID = Query.same(f"SELECT {_COLUMNS} FROM inbox WHERE agent = ? AND id = ?")
+BY_KEY = Query.same(f"SELECT {_COLUMNS} FROM inbox WHERE agent = ? AND key = ?")
+
+
+def listing(outcomes: int, *, pending: bool, running: bool) -> Query:
+    """Submissions, newest first; all if none are asked for. Arguments: agent, the outcomes, limit."""
+    conditions = []
+    if outcomes:
+        conditions.append(f"outcome IN ({', '.join('?' * outcomes)})")
+    if pending:
+        conditions.append("state = 'accepted'")
+    if running:
+        conditions.append("state = 'running'")
+    where = f" AND ({' OR '.join(conditions)})" if conditions else ""
+    return Query.same(
+        f"SELECT {_COLUMNS} FROM inbox WHERE agent = ? AND origin = 'submission'{where}"
+        f" ORDER BY seq DESC LIMIT ?",
+        bulk=True,
+    )
+
+
+def deletion(outcomes: int, before: bool) -> BulkStatement:
+    """Ended submissions, oldest first. Arguments: agent, outcomes, before if asked for, limit."""
+    condition = (
+        f"agent = ? AND origin = 'submission' AND ended_at IS NOT NULL"
+        f" AND outcome IN ({', '.join('?' * outcomes)})"
+    )
+    if before:
+        condition += " AND ended_at < ?"
+    query = Query.same(
+        f"DELETE FROM inbox WHERE (agent, seq) IN (SELECT agent, seq FROM inbox WHERE {condition}"
+        f" ORDER BY ended_at, seq LIMIT ?)"
+    )
+    return BulkStatement("inbox delete", query.sqlite, query.postgres)

@@ -1,0 +1,109 @@
+"""The messages table: a tree of UI messages per agent, and every statement about it.
+
+`parent` is the message before, `number` the order in which they were stored. `status` is `settled`, `stopped`
+(its turn was cancelled) or `interrupted` (its turn died); `turn` is the request that made it.
+"""
+
+from __future__ import annotations
+
+from outlast.store.operations import BulkStatement, Query, Statement
+
+PUT = Statement(
+    "messages put",
+    sqlite="""
+        INSERT INTO messages (agent, id, parent, number, role, status, turn, size, body, created_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        ON CONFLICT (agent, id) DO UPDATE SET status = excluded.status, turn = excluded.turn,
+            size = excluded.size, body = excluded.body
+    """,
+    postgres="""
+        INSERT INTO messages (agent, id, parent, number, role, status, turn, size, body, created_at)
+        SELECT u.agent, u.id, u.parent, u.number, u.role, u.status, u.turn, u.size, u.body,
+               u.created_at
+        FROM {rows}
+        ON CONFLICT (agent, id) DO UPDATE SET status = excluded.status, turn = excluded.turn,
+            size = excluded.size, body = excluded.body
+    """,
+    columns=[
+        ("agent", "text"),
+        ("id", "text"),
+        ("parent", "text"),
+        ("number", "bigint"),
+        ("role", "text"),
+        ("status", "text"),
+        ("turn", "text"),
+        ("size", "bigint"),
+        ("body", "text"),
+        ("created_at", "bigint"),
+    ],
+    key=2,
+)
+
+MOVE = Statement(
+    "messages move",
+    sqlite="UPDATE messages SET parent = ?3 WHERE agent = ?1 AND id = ?2",
+    postgres="""
+        UPDATE messages SET parent = u.parent FROM {rows}
+        WHERE messages.agent = u.agent AND messages.id = u.id
+    """,
+    columns=[("agent", "text"), ("id", "text"), ("parent", "text")],
+    key=2,
+)
+
+CLEAR = BulkStatement(
+    "messages clear",
+    sqlite="DELETE FROM messages WHERE agent = ?",
+    postgres="DELETE FROM messages WHERE agent = $1",
+)
+
+LAST_NUMBER = Query.same("SELECT coalesce(max(number), 0) FROM messages WHERE agent = ?", bulk=True)
+NEWEST = Query.same(
+    "SELECT id FROM messages WHERE agent = ? ORDER BY number DESC LIMIT 1", bulk=True
+)
+BY_ID = Query.same("SELECT id, parent, body FROM messages WHERE agent = ? AND id = ?")
+PLACE = Query.same("SELECT role, parent FROM messages WHERE agent = ? AND id = ?")
+CHILDREN = Query.same(
+    "SELECT id, parent, body FROM messages WHERE agent = ? AND parent = ? ORDER BY number",
+    bulk=True,
+)
+ROOTS = Query.same(
+    "SELECT id, parent, body FROM messages WHERE agent = ? AND parent IS NULL ORDER BY number",
+    bulk=True,
+)
+NEWEST_BELOW = Query.same(
+    """
+    WITH RECURSIVE below(id, number) AS (
+        SELECT id, number FROM messages WHERE agent = ? AND id = ?
+        UNION ALL
+        SELECT messages.id, messages.number FROM messages
+        JOIN below ON messages.parent = below.id WHERE messages.agent = ?
+    )
+    SELECT id FROM below ORDER BY number DESC LIMIT 1
+    """,
+    bulk=True,
+)
+
+# From the leaf upwards, until the window is full; the last few messages are always part of it.
+PATH = Query.same(
+    """
+    WITH RECURSIVE path(id, parent, size, depth, total) AS (
+        SELECT id, parent, size, 1, size FROM messages WHERE agent = ? AND id = ?
+        UNION ALL
+        SELECT messages.id, messages.parent, messages.size, path.depth + 1,
+               path.total + messages.size
+        FROM path JOIN messages ON messages.agent = ? AND messages.id = path.parent
+        WHERE path.depth < ? OR path.total + messages.size <= ?
+    )
+    SELECT messages.id, messages.parent, messages.body
+    FROM path JOIN messages ON messages.agent = ? AND messages.id = path.id
+    ORDER BY path.depth DESC
+    """,
+    bulk=True,
+)
+
+
+def known(count: int) -> Query:
+    """Which of these ids are stored. Arguments: agent, the ids."""
+    return Query.same(
+        f"SELECT id FROM messages WHERE agent = ? AND id IN ({', '.join('?' * count)})"
+    )

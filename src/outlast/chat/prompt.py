@@ -1,0 +1,31 @@
+"""The system prompt: the user's own or a careful default, and what the turn can really do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+DEFAULT = """\
+You are a careful assistant. Answer what was asked, and say so when you do not know something or cannot do
+it. Before you act, be sure that you have understood; ask when it matters. Use tools when they help, one
+purpose at a time, and read their results: never claim to have done what no result shows. When a tool
+fails, say what happened and try another way or stop. When the outcome of an action is unknown, say that it
+is unknown, and do not repeat it by yourself. Keep secrets out of your answers. Be brief and plain."""
+
+_TITLE = "Capabilities in this turn"
+
+
+def with_capabilities(system: str, tool_names: Sequence[str]) -> str:
+    """The prompt, followed by what the model can use in this turn. Once: a prompt that has it is kept."""
+    if _TITLE in system:
+        return system
+    if tool_names:
+        able = f"You can call these tools, and no others: {', '.join(sorted(tool_names))}."
+    else:
+        able = "You have no tools in this turn: you can answer, and nothing else."
+    lines = [
+        f"{_TITLE}:",
+        f"- {able}",
+        "- The conversation is kept, also across restarts; an answer that was interrupted may be continued.",
+        "- Do not claim abilities that are not listed here.",
+    ]
+    return "\n\n".join(part for part in (system.rstrip(), "\n".join(lines)) if part)

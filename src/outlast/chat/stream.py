@@ -1,0 +1,204 @@
+"""The stream of one turn: its chunks, durable before anybody sees them.
+
+Chunks that arrive while a commit is under way ride in the next one. Whoever reads a stream has a place in
+it and moves on at its own pace: readers hold up neither the commits nor one another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Protocol
+
+from outlast.chat import stream_rows as rows
+from outlast.chat.results import TurnEnd
+from outlast.core.errors import CommitRefused, again
+from outlast.store.operations import Operation
+
+MOST_WAITING = 1024 * 1024  # characters that may wait for a commit before the model is held back
+
+
+class Committing(Protocol):
+    """How a stream writes."""
+
+    def __call__(self, operations: list[Operation]) -> asyncio.Future[tuple[int, ...]]: ...
+
+
+def chunks_of(found: Iterable[tuple[int, str]]) -> list[str]:
+    """The chunks of stored rows (seq, body), each at the place of its seq; "" where one is missing."""
+    chunks: list[str] = []
+    for seq, body in found:
+        del chunks[seq:]
+        chunks += [""] * (seq - len(chunks))
+        chunks += body.split("\n")
+    return chunks
+
+
+class Stream:
+    """The chunks of a turn, while it runs and for as long as somebody reads it."""
+
+    def __init__(
+        self,
+        agent: str,
+        turn: str,
+        chunks: Sequence[str] = (),
+    ) -> None:
+        self.turn = turn
+        self.chunks: list[str] = list(chunks)  # the durable ones; a chunk's seq is its place
+        self.end: TurnEnd | None = None
+        self._agent = agent
+        self._attempt = 0
+        self._commit: Committing | None = None
+        self._waiting: list[str] = []
+        self._waiting_size = 0
+        self._writing: asyncio.Future[tuple[int, ...]] | None = None
+        self._scheduled = False
+        self._closed = False
+        self._muted = False
+        self._held = False
+        self._failure: Exception | None = None  # of a write, which nobody was shown anything of
+        self._readers: list[asyncio.Future[None]] = []
+        self._loop = asyncio.get_running_loop()
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def open_for(self, attempt: int, commit: Committing) -> None:
+        """An attempt of its turn begins, whatever became of the one before."""
+        self._closed, self._held, self._failure = False, False, None
+        self._attempt = attempt
+        self._commit = commit
+
+    def append(self, chunk: str) -> None:
+        """One more chunk. It is handed over with everything else of this tick of the event loop."""
+        if self._closed or self._muted:
+            return
+        self._waiting.append(chunk)
+        self._waiting_size += len(chunk)
+        if self._writing is None and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def mute(self) -> None:
+        """Nothing more is written; its readers wait for the end that they will be told."""
+        self._muted = True
+        self._waiting, self._waiting_size = [], 0
+
+    def hold(self) -> None:
+        """What waits now is kept for the commit of the turn's end, so that neither is without the other."""
+        self._held = True
+
+    async def room(self) -> None:
+        """Wait while too much waits for a commit."""
+        while self._waiting_size > MOST_WAITING and not (self._closed or self._held):
+            if self._writing is None:
+                self._flush()
+            if self._writing is not None:
+                await asyncio.wait({self._writing})
+
+    async def stored(self) -> None:
+        """Wait until everything that was appended is durable. Raises if it will never be."""
+        while (self._waiting and not self._held) or self._writing is not None:
+            if self._writing is None:
+                self._flush()
+            if self._writing is not None:
+                await asyncio.wait({self._writing})
+        if self._failure is not None:
+            raise again(self._failure)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._closed or self._held or self._writing is not None or not self._waiting:
+            return
+        assert self._commit is not None
+        taken, operations = self._take()
+        try:
+            self._writing = self._commit(operations)
+        except Exception as failure:  # the agent is over; what is not durable was never seen
+            self._failure = failure
+            self.close()
+            return
+        self._writing.add_done_callback(lambda outcome: self._written(outcome, taken))
+
+    def _take(self) -> tuple[list[str], list[Operation]]:
+        taken, self._waiting, self._waiting_size = self._waiting, [], 0
+        if not taken:
+            return [], []
+        row = (self._agent, self.turn, len(self.chunks), len(taken), self._attempt)
+        return taken, [(rows.APPEND, (*row, "\n".join(taken)))]
+
+    def _written(self, outcome: asyncio.Future[tuple[int, ...]], taken: list[str]) -> None:
+        self._writing = None
+        failure = outcome.exception()
+        if failure is not None:
+            assert isinstance(failure, Exception)
+            self._failure = failure
+            self.close()
+            return
+        self.chunks += taken
+        self._tell()
+        if self._waiting:
+            self._flush()
+
+    async def settle(self, operations: list[Operation], end: TurnEnd) -> None:
+        """Write what waits together with the end of the turn, in one commit; then tell the readers."""
+        self.hold()
+        while self._writing is not None:
+            await asyncio.wait({self._writing})
+        assert self._commit is not None
+        taken, last = self._take()
+
+        def ended(outcome: asyncio.Future[tuple[int, ...]]) -> None:  # also if nobody waits for it
+            failure = outcome.exception()
+            if failure is None:
+                self.chunks += taken
+                self.close(end)
+            elif not isinstance(failure, CommitRefused):  # then somebody else knows the end
+                self.close()
+
+        outcome = self._commit([*last, *operations])
+        outcome.add_done_callback(ended)
+        await outcome
+
+    def close(self, end: TurnEnd | None = None) -> None:
+        """Nothing more is written. Without an end its readers are left: the turn is not over."""
+        self._closed = True
+        self._waiting, self._waiting_size = [], 0
+        if end is not None:
+            self.end = end
+        self._tell()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def read(self, after: int = 0) -> AsyncIterator[tuple[int, str]]:
+        """Each chunk with its seq, from `after` on: first what is stored, then what comes."""
+        at = max(0, after)
+        async for chunks in self._grown(at):
+            for chunk in chunks:
+                if chunk:
+                    yield at, chunk
+                at += 1
+
+    async def news(self) -> AsyncIterator[list[str]]:
+        """The same without numbers, and all at once what there is to read."""
+        async for chunks in self._grown(0):
+            if shown := [chunk for chunk in chunks if chunk]:
+                yield shown
+
+    async def _grown(self, at: int) -> AsyncIterator[list[str]]:
+        while True:
+            if at < len(self.chunks):
+                chunks = self.chunks[at:]
+                at += len(chunks)
+                yield chunks
+                continue
+            if self.end is not None or self._closed:
+                return
+            changed = self._loop.create_future()
+            self._readers.append(changed)
+            await changed
+
+    def _tell(self) -> None:
+        readers, self._readers = self._readers, []
+        for changed in readers:
+            if not changed.done():
+                changed.set_result(None)

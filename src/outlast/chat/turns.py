@@ -1,0 +1,423 @@
+"""The turns of one agent: one after another, in the order of the inbox, each to a durable end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from outlast.agent.unit import Commits
+from outlast.chat import stream_rows
+from outlast.chat.chunks import Encoder
+from outlast.chat.inbox import Inbox
+from outlast.chat.inbox_rows import EntryRow, Outcome
+from outlast.chat.loop import TurnAborted, answer
+from outlast.chat.messages import sanitised
+from outlast.chat.overlap import is_superseded, quiet_at
+from outlast.chat.reducer import MessageBuilder, cleaned
+from outlast.chat.results import Message, TurnEnd
+from outlast.chat.retention import Retention
+from outlast.chat.stream import Stream, chunks_of
+from outlast.chat.transcript import Change, Transcript
+from outlast.chat.turn import Turn, current_turn
+from outlast.core import json
+from outlast.core.errors import CommitRefused, OutlastError, again
+from outlast.core.text import described, storable
+from outlast.host.activation import Activation
+
+if TYPE_CHECKING:
+    from outlast.chat.loop import Answering
+
+logger = logging.getLogger("outlast.chat")
+
+FIRST_RETRY = 1.0  # seconds
+LAST_RETRY = 60.0
+INTERRUPTED = "The answer was interrupted."
+HIDDEN = "An error occurred."
+_STATUS = {"completed": "settled", "aborted": "stopped", "interrupted": "interrupted"}
+
+
+class Turns:
+    """Sees to the inbox, as long as there is something in it."""
+
+    def __init__(
+        self,
+        agent: Answering,
+        activation: Activation,
+        commits: Commits,
+        inbox: Inbox,
+        transcript: Transcript,
+    ) -> None:
+        self._object = agent
+        self._agent = activation.address.text
+        self._activation = activation
+        self._commits = commits
+        self._inbox = inbox
+        self._transcript = transcript
+        self._retention = Retention(activation, commits)
+        self._streams: dict[str, Stream] = {}  # of what is open, by request id
+        self._waiters: dict[str, list[asyncio.Future[TurnEnd]]] = {}
+        self._pump: asyncio.Task[None] | None = None
+        self._pausing: asyncio.Future[None] | None = None
+        self.running: Turn | None = None
+        inbox.on_accepted = lambda _: self.go_on()
+
+    # --- one after another -----------------------------------------------------------------------
+
+    def go_on(self) -> None:
+        """See to what is in the inbox, unless that is being done."""
+        if self._pump is None and self._activation.ended is None and self._inbox.first():
+            self._pump = self._activation.spawn(self._see_to_all(), "turns")
+
+    async def _see_to_all(self) -> None:
+        failures = 0  # in a row
+        try:
+            while (entry := self._inbox.first()) is not None:
+                try:
+                    await self._see_to_or_give_up(entry)
+                    failures = 0
+                except CommitRefused:  # it was ended by somebody else in the meantime
+                    self._inbox.ended(entry)
+                except OutlastError as error:
+                    if self._activation.ended is not None:
+                        return
+                    failures += 1
+                    logger.error("%s: turns cannot go on yet: %s", self._agent, error)
+                    await self._pause(min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(failures - 1, 20)))
+        finally:
+            self._pump = None
+
+    async def _see_to_or_give_up(self, entry: EntryRow) -> None:
+        try:
+            await self._see_to(entry)
+        except OutlastError:
+            raise
+        except Exception as failure:  # what is stored of it makes no sense
+            logger.exception("%s: the request %s is given up", self._agent, entry.id)
+            await self._end(entry, "error", error=described(failure))
+
+    async def _see_to(self, entry: EntryRow) -> None:
+        if entry.state == "running":
+            await self._interrupted(entry)
+            return
+        if entry.cancelled is not None:
+            await self._end(entry, "aborted")
+            return
+        if entry.policy != "queue":
+            await self._inbox.accepted_so_far()  # whatever supersedes it
+        wait = quiet_at(entry) - self._activation.clock.now()
+        if wait > 0 and not self._is_superseded(entry):
+            await self._pause(wait / 1000)
+            return  # and look at it again: much may have happened
+        if self._inbox.current(entry) is not entry:
+            return
+        if self._is_superseded(entry):
+            async with self._transcript.changing:
+                change = self._transcript.appending(await self._new(entry))
+                await self._end(entry, "skipped", change=change)
+            return
+        await self._run(entry)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait this long, or until something has ended without its turn."""
+        self._pausing = asyncio.get_running_loop().create_future()
+        await asyncio.wait({self._pausing}, timeout=seconds)
+        self._pausing = None
+
+    def _is_superseded(self, entry: EntryRow) -> bool:
+        return is_superseded(entry, [other for other in self._inbox.open if other.seq > entry.seq])
+
+    async def _new(self, entry: EntryRow) -> list[dict[str, Any]]:
+        """The entry's messages that are not stored yet."""
+        messages = [] if entry.messages is None else json.decode(entry.messages)
+        if not all(isinstance(message["id"], str) for message in messages):
+            raise TypeError("a message without an id")
+        known = await self._transcript.known([message["id"] for message in messages])
+        return [message for message in messages if message["id"] not in known]
+
+    # --- a turn ----------------------------------------------------------------------------------
+
+    async def _run(self, entry: EntryRow) -> None:
+        async with self._transcript.changing:
+            turn = await self._claim(entry)
+        if turn is None:
+            await self._end(entry, "skipped")
+            return
+        self.running = turn
+        token = current_turn.set(turn)
+        outcome: Outcome = "completed"
+        error: str | None = None
+        try:
+            await answer(self._object, turn, self._path_for(turn))
+        except TurnAborted:
+            outcome, error = "aborted", turn.abort.reason
+            turn.emit(Encoder().abort(turn.abort.reason))
+        except (Exception, asyncio.CancelledError) as failure:
+            if self._activation.ended is not None:
+                raise again(self._activation.ended) from failure
+            this = asyncio.current_task()
+            if isinstance(failure, asyncio.CancelledError) and this and this.cancelling():
+                raise  # otherwise it is one that code of the user has let through
+            outcome, error = "error", described(failure)
+            logger.error("%s: the turn %s failed", self._agent, entry.id, exc_info=failure)
+            shown = str(failure) if isinstance(failure, OutlastError) else HIDDEN
+            turn.emit(Encoder().error(shown))
+        finally:
+            turn.stream.hold()
+            turn.is_running = False
+            self.running = None
+            current_turn.reset(token)
+        await self._settle(turn, outcome, error)
+
+    async def _claim(self, entry: EntryRow) -> Turn | None:
+        """Claim an entry and apply it, in one commit. None: there is nothing to answer."""
+        transcript = self._transcript
+        begun: dict[str, Any] | None = None
+        message_id = self._activation.ids.new("message")
+        if entry.kind == "continue":
+            begun = transcript.path[-1] if transcript.path else None
+            if begun is None or begun.get("role") != "assistant":
+                return None
+            message_id = begun["id"]
+            under = transcript.parent_of(message_id)
+            change = Change([], list(transcript.path), transcript.leaf)
+        elif entry.kind == "regenerate":
+            under = await self._place_of_another_answer(entry.target)
+            if under is None:
+                return None
+            change = await transcript.branching(under)
+        else:
+            new = await self._new(entry)
+            if not new and transcript.is_answered:
+                return None
+            change = transcript.appending(new)
+            under = change.leaf
+        running, operation = self._inbox.claim(entry, under, message_id)
+        await self._commits.commit([operation, *change.operations])
+        transcript.applied(change)
+        now = self._inbox.current(entry)
+        if now is None:
+            raise CommitRefused("it was ended while it was being claimed")
+        self._inbox.claimed(running)
+        stream = self.stream_of(running)
+        stream.open_for(running.attempt, self._activation.submit)
+        turn = Turn(self._agent, running, stream, message_id=message_id, under=under, begun=begun)
+        if now.cancelled is not None:
+            turn.abort.set(now.cancelled)
+        return turn
+
+    async def _place_of_another_answer(self, target: str | None) -> str | None:
+        """The message under which another answer belongs; None: there is none."""
+        path = self._transcript.path
+        if target is None:
+            if not path:
+                return None
+            if path[-1].get("role") != "assistant":
+                return str(path[-1]["id"])  # it has none yet
+            target = str(path[-1]["id"])
+        found = await self._transcript.place_of(target)
+        if found is None:
+            return None
+        role, parent = found
+        return target if role == "user" else parent
+
+    def _path_for(self, turn: Turn) -> Sequence[dict[str, Any]]:
+        return list(self._transcript.path)
+
+    async def _settle(self, turn: Turn, outcome: Outcome, error: str | None) -> None:
+        """The end of a turn: answer, outcome and the last chunks in one commit."""
+        if self._inbox.current(turn.entry) is None:  # cleared: nothing of it is kept
+            turn.stream.close(TurnEnd("aborted", None, error))
+            return
+        message = cleaned(turn.builder.message(), error=error or HIDDEN)
+        await self._store_end(turn.entry, turn.stream, message, turn.under, outcome, error, turn)
+
+    async def _interrupted(self, entry: EntryRow) -> None:
+        """A turn whose process died: what it has said is kept, and it is over."""
+        stream = self.stream_of(entry)
+        stream.chunks = await self._stored_chunks(entry.id)
+        begun = None
+        if entry.kind == "continue" and entry.message_id is not None:
+            begun = await self._transcript.get(entry.message_id)
+        builder = MessageBuilder(begun)
+        for chunk in stream.chunks:
+            builder.apply(chunk)
+        stream.open_for(entry.attempt, self._activation.submit)
+        stream.hold()
+        outcome: Outcome = "interrupted" if entry.cancelled is None else "aborted"
+        error = INTERRUPTED if entry.cancelled is None else entry.cancelled
+        encoder = Encoder()
+        stream.append(encoder.error(error) if outcome == "interrupted" else encoder.abort(error))
+        message = cleaned(builder.message(), error=INTERRUPTED)
+        if message is not None:
+            id = entry.message_id or self._activation.ids.new("message")
+            message = {**message, "id": id, "role": "assistant"}
+        await self._store_end(entry, stream, message, entry.target, outcome, error)
+
+    async def _store_end(
+        self,
+        entry: EntryRow,
+        stream: Stream,
+        message: dict[str, Any] | None,
+        under: str | None,
+        outcome: Outcome,
+        error: str | None,
+        turn: Turn | None = None,
+    ) -> None:
+        if message is not None:
+            message = sanitised(message)
+        message_id = None if message is None else message["id"]
+        shown = None if message is None else Message(message)
+        end = TurnEnd(outcome, shown, error, None if turn is None else turn.output)
+        async with self._transcript.changing:
+            change: Change | None = None
+            if message is not None:
+                status = _STATUS.get(outcome, "settled")
+                change = self._transcript.answering(message, under, status=status, turn=entry.id)
+            ended, operation = self._inbox.end(entry, outcome, error, message_id)
+            changes = [] if change is None else change.operations
+            try:
+                await stream.settle([operation, *changes, *self._retention.arm()], end)
+            except CommitRefused:  # cleared in between
+                stream.close(TurnEnd("aborted", None, error))
+                raise
+            if change is not None:
+                self._transcript.applied(change)
+        self._retention.armed()
+        self._tell(ended, end)
+
+    async def _end(
+        self,
+        entry: EntryRow,
+        outcome: Outcome,
+        *,
+        change: Change | None = None,
+        error: str | None = None,
+    ) -> None:
+        """The end of an entry that gets no turn."""
+        error = error or entry.cancelled
+        ended, operation = self._inbox.end(entry, outcome, error, None)
+        await self._commits.commit([operation, *(change.operations if change else [])])
+        if change is not None:
+            self._transcript.applied(change)
+        self._tell(ended, TurnEnd(outcome, None, error))
+
+    def _tell(self, entry: EntryRow, end: TurnEnd) -> None:
+        """It has ended, and that is durable."""
+        self._inbox.ended(entry)
+        if self._pausing is not None and not self._pausing.done():
+            self._pausing.set_result(None)
+        stream = self._streams.pop(entry.id, None)
+        if stream is not None:
+            stream.close(end)
+        for waiter in self._waiters.pop(entry.id, ()):
+            if not waiter.done():
+                waiter.set_result(end)
+
+    # --- stopping --------------------------------------------------------------------------------
+
+    async def cancel(self, id: str, reason: str) -> bool:
+        """Durable first, then the turn is stopped. False: there is none, or it has ended."""
+        reason = storable(reason)
+        async with self._transcript.changing:  # nothing is being claimed or settled
+            entry = self._inbox.open_one(id)
+            if entry is None:
+                return False
+            if entry.state == "accepted":
+                ended, operation = self._inbox.end(entry, "aborted", reason, None)
+                try:
+                    await self._commits.commit([operation])
+                except CommitRefused:
+                    return False
+                self._tell(ended, TurnEnd("aborted", None, reason))
+                return True
+            await self._commits.commit([self._inbox.cancel(entry, reason)])
+            self._inbox.cancelled(entry, reason)
+        self._stop(entry, reason)
+        return True
+
+    def _stop(self, entry: EntryRow, reason: str) -> None:
+        if self.running is not None and self.running.entry.seq == entry.seq:
+            self.running.abort.set(reason)
+
+    async def reset(self, reason: str) -> None:
+        """Everything that was admitted before this is over; what the running turn has said is kept."""
+        reason = storable(reason)
+        seq = self._inbox.last_seq  # what is asked from here on is not meant
+        async with self._transcript.changing:  # nothing is being claimed or settled
+            running = [entry for entry in self._inbox.open if entry.state == "running"]
+            cancels = [self._inbox.cancel(entry, reason) for entry in running]
+            await self._commits.commit([self._inbox.skip_waiting(seq, reason), *cancels])
+            for entry in self._inbox.up_to(seq):
+                if entry.state == "accepted":
+                    self._tell(entry, TurnEnd("skipped", None, reason))
+                else:
+                    self._inbox.cancelled(entry, reason)
+                    self._stop(entry, reason)
+
+    async def clear(self) -> None:
+        """The same, and nothing is left: no message, on no branch, and no stream."""
+        reason = "the conversation was cleared"
+        seq = self._inbox.last_seq
+        async with self._transcript.changing:
+            change = self._transcript.clearing()
+            for stream in self._streams.values():
+                stream.mute()  # what it would write from here on comes after the clearing
+            ending = self._inbox.end_all(seq, reason)
+            await self._commits.commit(
+                [ending, *change.operations, (stream_rows.CLEAR, (self._agent,))]
+            )
+            self._transcript.applied(change)
+            for entry in self._inbox.up_to(seq):
+                outcome: Outcome = "skipped" if entry.state == "accepted" else "aborted"
+                self._tell(entry, TurnEnd(outcome, None, reason))
+                self._stop(entry, reason)
+
+    # --- waiting and reading ---------------------------------------------------------------------
+
+    async def wait(self, id: str) -> TurnEnd:
+        """How it ends. Cancelling whoever waits cancels nothing else."""
+        waiter: asyncio.Future[TurnEnd] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(id, []).append(waiter)
+        return await waiter
+
+    def stream_of(self, entry: EntryRow) -> Stream:
+        """The stream of an entry that has not ended: also of one whose turn has not begun."""
+        stream = self._streams.get(entry.id)
+        if stream is None:
+            stream = self._streams[entry.id] = Stream(self._agent, entry.id)
+        return stream
+
+    async def stored_stream(self, entry: EntryRow) -> Stream:
+        """The stream of one that has ended, as far as it is still kept."""
+        stream = Stream(self._agent, entry.id, chunks=await self._stored_chunks(entry.id))
+        stream.close(await self.end_of(entry))
+        return stream
+
+    async def end_of(self, entry: EntryRow) -> TurnEnd:
+        """How an entry that has ended did so."""
+        message = None
+        if entry.message_id is not None:
+            message = await self._transcript.get(entry.message_id)
+        return TurnEnd(
+            entry.outcome or "error", None if message is None else Message(message), entry.error
+        )
+
+    async def _stored_chunks(self, id: str) -> list[str]:
+        found = await self._activation.store.fetch(stream_rows.OF_TURN, self._agent, id)
+        return chunks_of((seq, body) for seq, _, body in found)
+
+    async def sweep(self) -> None:
+        """The alarm of retention is due."""
+        await self._retention.sweep()
+
+    def leave(self, reason: Exception) -> None:
+        """This activation is over. Whoever waits here is told; the turns are not over."""
+        for stream in self._streams.values():
+            stream.close()
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(again(reason))
+        self._waiters.clear()
