@@ -10,6 +10,7 @@
   `recovery`: what happens to those that a dead process left behind; `backoff`: when to try again (pure).
   Their SQL stands in `fiber_rows`.
 * `schedules`: callbacks that are due at a time; `timetable`: when (pure). SQL in `schedule_rows`.
+* `admission`: how work that is admitted from inside other durable work is recognised when that runs again.
 * `events`: what all of them tell those who listen.
 
 **What it promises.** A fiber's row is durable before its code runs and gone when it has ended; a stash is

@@ -155,6 +155,7 @@ class _Run:
             raise
         if output is not None:
             turn.output = output.parsed(response.text or "")
+        turn.stream.hold()  # a stream that is whole is that of a turn that has ended
         turn.emit(encoder.finish(response.finish_reason, self.usage))
 
     async def _ask(self, encoder: Encoder, output: OutputType | None) -> ModelResponse:

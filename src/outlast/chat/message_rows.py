@@ -61,6 +61,7 @@ NEWEST = Query.same(
     "SELECT id FROM messages WHERE agent = ? ORDER BY number DESC LIMIT 1", bulk=True
 )
 BY_ID = Query.same("SELECT id, parent, body FROM messages WHERE agent = ? AND id = ?")
+TURN = Query.same("SELECT turn FROM messages WHERE agent = ? AND id = ?")
 PLACE = Query.same("SELECT role, parent FROM messages WHERE agent = ? AND id = ?")
 CHILDREN = Query.same(
     "SELECT id, parent, body FROM messages WHERE agent = ? AND parent = ? ORDER BY number",

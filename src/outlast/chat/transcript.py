@@ -114,7 +114,7 @@ class Transcript:
             change.leaf = message["id"]
         return self._with_leaf(change)
 
-    def answering(
+    async def answering(
         self, message: dict[str, Any], under: str | None, *, status: str, turn: str
     ) -> Change:
         """An answer under the message that it answers, in place of what may be stored of it.
@@ -132,6 +132,8 @@ class Transcript:
             return Change([put], self.path, self.leaf)
         at = 0 if under is None else ids.index(under) + 1
         later = self.path[at:]
+        if later and await self._turn_of(later[0]["id"]) is not None:  # another answer to the same
+            return Change([put], self.path, self.leaf)
         change = Change([put], [*self.path[:at], message, *later], self.leaf)
         if later:
             change.operations.append((rows.MOVE, (self._agent, later[0]["id"], message["id"])))
@@ -218,6 +220,11 @@ class Transcript:
         """The role and the parent of a message, on whatever branch; None: there is no such message."""
         found = await self._activation.store.fetch(rows.PLACE, self._agent, id)
         return (found[0][0], found[0][1]) if found else None
+
+    async def _turn_of(self, id: str) -> str | None:
+        """The request that made a message; None: it was handed in."""
+        found = await self._activation.store.fetch(rows.TURN, self._agent, id)
+        return found[0][0] if found else None
 
     async def branches(self, id: str) -> list[dict[str, Any]]:
         """The message and its siblings: the other answers, or the other questions, in its place."""

@@ -274,7 +274,9 @@ class Turns:
             change: Change | None = None
             if message is not None:
                 status = _STATUS.get(outcome, "settled")
-                change = self._transcript.answering(message, under, status=status, turn=entry.id)
+                change = await self._transcript.answering(
+                    message, under, status=status, turn=entry.id
+                )
             ended, operation = self._inbox.end(entry, outcome, error, message_id)
             changes = [] if change is None else change.operations
             try:

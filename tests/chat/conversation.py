@@ -1,0 +1,102 @@
+"""A chat agent for tests, and a look at everything that it has stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+from outlast import Host, Message, Think
+from outlast.host.address import Address
+from outlast.store.operations import BulkStatement, Query
+from outlast.testing import ScriptedModel
+from outlast.testing.scripted import Answer, ScriptedRequest
+
+TABLES = ("messages", "inbox", "streams", "facts", "alarms")
+
+
+def talker(model: Any, **members: Any) -> type[Any]:
+    """A class of chat agents with this model."""
+    return type("Talker", (Think,), {"model": model, **members})
+
+
+def answering(*answers: Answer, **options: Any) -> ScriptedModel:
+    """A model that gives these answers, one a request, and the last one from then on."""
+    return ScriptedModel(*answers, by="request", repeat=True, **options)
+
+
+def agent_of(host: Host, agent_class: type[Any], name: str = "a") -> Any:
+    """The object itself, while it is in memory."""
+    assert host._activations is not None
+    return host._activations._live[Address.of(agent_class.__name__, name)].agent
+
+
+async def rows(host: Host, table: str, columns: str = "*", order: str = "1") -> list[Any]:
+    return await host.store.fetch(
+        Query.same(f"SELECT {columns} FROM {table} ORDER BY {order}", bulk=True)
+    )
+
+
+async def inbox(host: Host, columns: str = "state, outcome") -> list[Any]:
+    return await rows(host, "inbox", columns, "agent, seq")
+
+
+async def counts(host: Host, *tables: str) -> dict[str, int]:
+    """How many rows there are."""
+    return {table: len(await rows(host, table)) for table in tables or TABLES}
+
+
+async def meddle(agent: Any, sql: str, *arguments: Any) -> None:
+    """Change what is stored, behind the agent's back."""
+    statement = BulkStatement("meddle", sql, Query.same(sql).postgres)
+    await agent._commits.commit([(statement, arguments)])
+
+
+def said(messages: Iterable[Message]) -> list[str]:
+    """Who said what: `["user: Hi", "assistant: Hello"]`."""
+    return [f"{message.role}: {message.text}" for message in messages]
+
+
+def asked(request: ScriptedRequest) -> list[str]:
+    """What the user has said in a request, oldest first."""
+    return [
+        str(part.content)
+        for message in request.messages
+        if isinstance(message, ModelRequest)
+        for part in message.parts
+        if isinstance(part, UserPromptPart)
+    ]
+
+
+async def until(condition: Callable[[], Any]) -> Any:
+    """Wait for it, in virtual time: a thousandth of a second at a time."""
+    for _ in range(100_000):
+        found = condition()
+        if found:
+            return found
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came true")
+
+
+async def until_running(host: Host, agent_class: type[Any], name: str = "a") -> Any:
+    """Wait until a turn runs; returns it."""
+    await host.get(agent_class, name).get_messages()
+    agent = agent_of(host, agent_class, name)
+    return await until(lambda: agent._turns.running)
+
+
+def leftovers(agent: Any) -> dict[str, int]:
+    """What an agent holds in memory for the sake of turns, by name; nothing when it is at rest."""
+    turns, inbox = agent._turns, agent._inbox
+    held = {
+        "running": int(turns.running is not None),
+        "pump": int(turns._pump is not None),
+        "streams": len(turns._streams),
+        "waiters": len(turns._waiters),
+        "open": len(inbox._open),
+        "accepting": int(inbox.is_busy and not inbox._open),
+        "tasks": len(agent._activation.tasks),
+    }
+    return {name: count for name, count in held.items() if count}
