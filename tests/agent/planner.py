@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
+
+import pytest
 
 from outlast import (
     Agent,
@@ -28,12 +30,17 @@ class Planner(Agent):
     recover: ClassVar[Any] = None
     runs: ClassVar[int] = 0
     log: ClassVar[list[Any]] = []
+    failed: ClassVar[list[BaseException]] = []  # a callback's errors are not seen otherwise
 
     async def tick(self, payload: Any = None) -> None:
         """A callback."""
         Planner.runs += 1
         assert Planner.act is not None
-        await Planner.act(self, Planner.runs)
+        try:
+            await Planner.act(self, Planner.runs)
+        except (AssertionError, pytest.fail.Exception) as error:
+            Planner.failed.append(error)
+            raise
 
     async def march(self, fiber: FiberContext, input: Any = None) -> None:
         """A fiber that does the same."""
@@ -73,9 +80,13 @@ class Parent(Planner):
     sub_agents = (Child,)
 
 
-def forget() -> None:
-    Planner.act, Planner.recover, Planner.runs, Planner.log = None, None, 0, []
+def fresh() -> Iterator[None]:
+    """For a fixture: a new Planner, and what its code found wrong."""
+    Planner.act, Planner.recover, Planner.runs = None, None, 0
+    Planner.log, Planner.failed = [], []
     Planner.fiber_recovery = FiberRecovery()
+    yield
+    assert Planner.failed == []
 
 
 async def start_march(host: Host) -> None:

@@ -12,7 +12,7 @@ from planner import (
     Planner,
     die_in,
     fiber_names,
-    forget,
+    fresh,
     noted,
     scheduled,
     start_march,
@@ -26,11 +26,7 @@ from support import alarm_rows, forever, hosting
 pytestmark = pytest.mark.virtual_time
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Any:
-    forget()
-    yield
-    forget()
+_fresh = pytest.fixture(autouse=True)(fresh)
 
 
 # --- a callback that runs again ------------------------------------------------------------------
@@ -502,3 +498,28 @@ async def test_an_admission_that_was_given_up_is_not_counted(store_url: str, beg
         assert Planner.runs == 2
         assert sorted(Planner.log) == ["fiber", "fiber", "now", "now"]
         assert await noted(host) == []
+
+
+async def test_an_admission_that_was_given_up_after_another_does_not_give_its_number_to_a_third(
+    store_url: str,
+) -> None:
+    async def act(agent: Planner, run: int) -> None:
+        async def block() -> None:
+            async with agent.commit():
+                await agent.start_fiber("child", agent.child, "never")
+                await asyncio.sleep(2)
+                raise ValueError("given up")
+
+        async def beside() -> None:
+            await asyncio.sleep(1)
+            await agent.start_fiber("child", agent.child, "beside")
+
+        await asyncio.gather(block(), beside(), return_exceptions=True)
+        await agent.start_fiber("child", agent.child, "after")
+        await agent.start_fiber("child", agent.child, "last")
+
+    await die_in(act, store_url)
+    async with hosting(Planner, url=store_url, life="2") as host:
+        await host.until_settled()
+        assert Planner.runs == 2
+        assert Planner.log == ["beside", "after", "last"]

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from planner import Child, Parent, Planner, die_in, forget, noted
+from planner import Child, Parent, Planner, die_in, fresh, noted
 
 from outlast import CommitFailed, FiberRecovery, FiberRecoveryContext, FiberResolution, Host
 from support import forever, hosting
@@ -14,11 +14,7 @@ from support import forever, hosting
 pytestmark = pytest.mark.virtual_time
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Any:
-    forget()
-    yield
-    forget()
+_fresh = pytest.fixture(autouse=True)(fresh)
 
 
 async def note_and_check(agent: Planner) -> None:

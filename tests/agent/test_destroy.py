@@ -313,10 +313,10 @@ async def test_work_under_way_stops_and_no_error_is_logged(
             raise AssertionError("it was destroyed")
 
     async with hosting(Busy, url=store_url) as host:
-        for n in range(10):
+        for n in range(4):
             busy = host.get(Busy, str(n))
             await busy.begin()
-            await asyncio.sleep(0.3 + n / 37)
+            await asyncio.sleep(0.2 + n / 13)
             await busy.destroy()
             assert await rows_under(host, f"Busy/{n}") == {}
         await asyncio.sleep(100)

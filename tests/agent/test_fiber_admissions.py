@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from planner import Planner, die_in, forget, noted, start_march
+from planner import Planner, die_in, fresh, noted, start_march
 
 from outlast import FiberContext, FiberRecoveryContext, Host
 from support import forever, hosting
@@ -14,11 +14,7 @@ from support import forever, hosting
 pytestmark = pytest.mark.virtual_time
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Any:
-    forget()
-    yield
-    forget()
+_fresh = pytest.fixture(autouse=True)(fresh)
 
 
 async def lead(march: Any, url: str) -> None:
@@ -122,6 +118,8 @@ async def test_a_fiber_that_takes_the_place_of_another_joins_what_that_had_admit
     store_url: str, managed: bool
 ) -> None:
     async def march(agent: Planner, run: int) -> None:
+        if run == 1:
+            await agent.stash("half")
         await agent.schedule(0, agent.note, "now")
         await agent.start_fiber("child", agent.child, "fiber")
 
