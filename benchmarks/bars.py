@@ -85,6 +85,31 @@ def peer_bars(numbers: Numbers) -> Iterator[Bar]:
         yield Bar(f"stash on {engine}: CPU against {peer}", share, limit, "x")
 
 
+def chat_bars(numbers: Numbers) -> Iterator[Bar]:
+    """Streamed answers, and what turns cost and leave behind."""
+    get = numbers.get
+    for workload, how_many in (("w3", "1 stream"), ("w3c", "50 streams")):
+        for kind in ("full", "normal"):
+            rate = numbers.over_floor(workload, kind, "per_s")
+            claim = f"{how_many} at {kind.upper()}: deltas/s against a bare writer"
+            yield Bar(claim, rate, 0.5, "x", at_least=True)
+        ours = get(workload, "ours-full", "cpu_us")
+        for peer, system, limit in (
+            ("LangGraph", "langgraph-sqlite", 1.0),
+            ("Pydantic AI's Agent", "pydantic-ai", 0.5),
+        ):
+            share = divided(ours, get(workload, system, "cpu_us"))
+            yield Bar(f"{how_many}: CPU of a durable delta against {peer}", share, limit, "x")
+    yield Bar("turn at NORMAL", get("w3t", "ours-normal", "wall_ms"), 5, " ms")
+    for size in ("20k", "200k"):
+        stored = get("w3b", f"ours-{size}", "kept_x")
+        yield Bar(f"stored of an answer of {size.upper()}B, in its content", stored, 1.2, "x")
+    for what in ("commits", "statements"):
+        few, many = (get("w3s", "ours-turns", f"{what}_{when}") for when in ("few", "many"))
+        growth = divided(many, few)
+        yield Bar(f"{what} of a turn, after 500 turns against after 10", growth, 1.1, "x")
+
+
 def bars(found: Medians) -> Iterator[Bar]:
     """All of them, in the order of the workloads."""
     numbers = Numbers(found)
@@ -104,9 +129,11 @@ def bars(found: Medians) -> Iterator[Bar]:
         yield Bar(
             f"100 stashers {who}: CPU each", get("w1c", f"ours-{against}", "cpu_us"), 20, " µs"
         )
+    yield from chat_bars(numbers)
     yield Bar("100,000 idle agents: memory", numbers.growth("rss_mb"), 5, " MB")
     yield Bar(
         "100,000 idle agents: CPU", get("w5", "ours-idle", "idle_cpu_pct"), NO_IDLE_CPU_PCT, " %"
     )
     yield Bar("100,000 idle agents: waking one", get("w5", "ours-idle", "wake_ms"), 2, " ms")
     yield Bar("importing Agent and Host", get("import", "ours-import", "wall_ms"), 200, " ms")
+    yield Bar("importing Think and tool", get("import", "ours-chat", "wall_ms"), 300, " ms")

@@ -45,6 +45,11 @@ WORKLOADS = {
     "w1c": "100 concurrent checkpointers",
     "w2": "Start and finish an empty durable unit, one after another",
     "w2c": "Start and finish an empty durable unit, 100 at a time",
+    "w3": "One streamed answer of 500 deltas after another, from a model that never pauses",
+    "w3c": "Streamed answers of 500 deltas, 50 at once",
+    "w3t": "A turn: from the question to the durable end of an answer of one delta",
+    "w3b": "What finished turns leave in the store, as a multiple of what was said",
+    "w3s": "What a turn asks of the store, after 10 turns of a conversation and after 500",
     "w5": "A fresh host over a store that knows 100,000 idle agents",
     "import": "Import time in a fresh process, without the interpreter's own start",
 }
@@ -52,10 +57,20 @@ WORKLOADS = {
 
 def jobs() -> list[Job]:
     """All jobs, in the order of the tables."""
-    from benchmarks import floors, imports, ours
-    from benchmarks.peers import dbos, langgraph, restate
+    from benchmarks import chat_floors, floors, imports, ours, ours_chat
+    from benchmarks.peers import dbos, langgraph, pydantic_ai, restate
 
-    sources = (floors, langgraph, dbos, restate, imports, ours)
+    sources = (
+        floors,
+        chat_floors,
+        langgraph,
+        dbos,
+        restate,
+        pydantic_ai,
+        imports,
+        ours,
+        ours_chat,
+    )
     found = [job for source in sources for job in source.JOBS]
     order = list(WORKLOADS)
     return sorted(found, key=lambda job: order.index(job.workload))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from benchmarks.place import Place
 
 OURS = "from outlast import Agent, Host"
+OURS_CHAT = "from outlast import Think, tool"
+PYDANTIC_AI = "from pydantic_ai import Agent"
 LANGGRAPH = (
     "from langgraph.graph import StateGraph; "
     "from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver"
@@ -57,5 +59,7 @@ JOBS = [
     ),
     Job("import", "dbos", "DBOS", "import", partial(measure, "from dbos import DBOS"), 10),
     Job("import", "restate", "Restate SDK", "import", partial(measure, "import restate"), 10),
+    Job("import", "pydantic-ai", "Pydantic AI: Agent", "import", partial(measure, PYDANTIC_AI), 10),
+    Job("import", "ours-chat", "outlast: Think, tool", "import", partial(measure, OURS_CHAT), 10),
     Job("import", "ours-import", "outlast: Agent, Host", "import", partial(measure, OURS), 10),
 ]

@@ -1,4 +1,4 @@
-"""outlast itself. Nothing else in this folder knows its API."""
+"""outlast itself. With `ours_chat`, all of this folder that knows its API."""
 
 from __future__ import annotations
 

@@ -30,6 +30,12 @@ class Column:
 
 EACH = (Column("wall µs", "wall_us"), Column("CPU µs", "cpu_us"))
 RATE = Column("per s", "per_s", ratios=False)
+STREAMED = (
+    Column("deltas/s", "per_s"),
+    Column("CPU µs", "cpu_us"),
+    Column("p50 ms", "p50_ms", ratios=False),
+    Column("p99 ms", "p99_ms", ratios=False),
+)
 COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "w1": EACH,
     "w1b": (
@@ -41,6 +47,22 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "w1c": (*EACH, RATE),
     "w2": EACH,
     "w2c": (*EACH, RATE),
+    "w3": STREAMED,
+    "w3c": STREAMED,
+    "w3t": (Column("wall ms", "wall_ms"), Column("CPU ms", "cpu_ms")),
+    "w3b": (
+        Column("at the end", "ended_x", ratios=False),
+        Column("after retention", "kept_x", ratios=False),
+    ),
+    "w3s": tuple(
+        Column(f"{title}, {when}", f"{metric}_{suffix}", ratios=False)
+        for title, metric in (
+            ("commits", "commits"),
+            ("statements", "statements"),
+            ("CPU ms", "cpu_ms"),
+        )
+        for when, suffix in (("10 turns", "few"), ("500 turns", "many"))
+    ),
     "w5": (
         Column("RSS MB", "rss_mb", ratios=False),
         Column("idle CPU %", "idle_cpu_pct", ratios=False),

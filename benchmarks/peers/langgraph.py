@@ -1,4 +1,4 @@
-"""LangGraph: a super-step of a graph saves a checkpoint; a run of a graph is a unit."""
+"""LangGraph: a super-step of a graph saves a checkpoint; a run of a graph is a unit, or a turn."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from benchmarks.catalogue import Job
+from benchmarks.deltas import AT_ONCE, DELTAS, QUESTION, Hear, now, streams, turns
 from benchmarks.drive import Driver, at_a_time, in_loop, one_by_one
 from benchmarks.payload import payload
 
@@ -97,6 +98,54 @@ async def units(driver: Driver, store: str, place: Place, n: int) -> Metrics:
         return await driver(unit, n, place.meter())
 
 
+def talking_graph(deltas: int) -> Any:
+    """A graph whose one node asks a model of so many deltas."""
+    from langchain_core.language_models.chat_models import BaseChatModel
+    from langchain_core.messages import AIMessageChunk
+    from langchain_core.outputs import ChatGenerationChunk
+    from langgraph.graph import END, START, MessagesState, StateGraph
+
+    class Talker(BaseChatModel):
+        @property
+        def _llm_type(self) -> str:
+            return "talker"
+
+        def _generate(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError("it streams, and nothing else")
+
+        async def _astream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
+            for _ in range(deltas):
+                yield ChatGenerationChunk(message=AIMessageChunk(content=now()))
+
+    talker = Talker()
+
+    async def answer(state: Any) -> dict[str, object]:
+        return {"messages": [await talker.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("answer", answer)
+    graph.add_edge(START, "answer")
+    graph.add_edge("answer", END)
+    return graph
+
+
+async def talk_with(store: str, at_once: int, deltas: int, place: Place, n: int) -> Metrics:
+    """W3, or W3t if there is but one delta: the answer is stored when it is complete."""
+    async with saver(store, place) as opened:
+        app = talking_graph(deltas).compile(checkpointer=opened)
+
+        async def talk(thread: str, hear: Hear) -> None:
+            said = {"messages": [("user", QUESTION)]}
+            place = {"configurable": {"thread_id": thread}}
+            async for chunk, _ in app.astream(said, place, stream_mode="messages"):
+                if chunk.content:
+                    hear(chunk.content)
+
+        if deltas == 1:
+            return await turns(talk, n, place.meter())
+        return await streams(talk, at_once, n, place.meter())
+
+
 JOBS = [
     Job(
         "w1",
@@ -161,5 +210,53 @@ JOBS = [
         "postgres",
         in_loop(units, at_a_time, "pool"),
         500,
+    ),
+    Job(
+        "w3",
+        "langgraph-sqlite",
+        "LangGraph SQLite, stores the whole",
+        "full",
+        in_loop(talk_with, "sqlite", 1, DELTAS),
+        40,
+    ),
+    Job(
+        "w3",
+        "langgraph-postgres",
+        "LangGraph PostgreSQL, stores the whole",
+        "postgres",
+        in_loop(talk_with, "postgres", 1, DELTAS),
+        40,
+    ),
+    Job(
+        "w3c",
+        "langgraph-sqlite",
+        "LangGraph SQLite, stores the whole",
+        "full",
+        in_loop(talk_with, "sqlite", AT_ONCE, DELTAS),
+        200,
+    ),
+    Job(
+        "w3c",
+        "langgraph-postgres",
+        "LangGraph PostgreSQL, 20 connections, stores the whole",
+        "postgres",
+        in_loop(talk_with, "pool", AT_ONCE, DELTAS),
+        200,
+    ),
+    Job(
+        "w3t",
+        "langgraph-sqlite",
+        "LangGraph SQLite",
+        "full",
+        in_loop(talk_with, "sqlite", 1, 1),
+        300,
+    ),
+    Job(
+        "w3t",
+        "langgraph-postgres",
+        "LangGraph PostgreSQL",
+        "postgres",
+        in_loop(talk_with, "postgres", 1, 1),
+        300,
     ),
 ]
