@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     with asyncio.Runner(loop_factory=VirtualLoop if is_virtual else None) as runner:
         runner.run(pyfuncitem.obj(**arguments))
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Reports travel between processes as UTF-8; what tests log may hold half a surrogate pair."""
+    report = yield
+    report.sections = [
+        (title, text.encode("utf-8", "replace").decode()) for title, text in report.sections
+    ]
+    return report
 
 
 @pytest.fixture(scope="session")

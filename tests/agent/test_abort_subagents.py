@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -200,6 +201,30 @@ async def test_one_that_is_just_starting_is_aborted_too(store_url: str) -> None:
             await call
         assert host.statistics().active == 1
         assert await child.get("slow") is True  # and then it starts
+
+
+async def test_one_that_does_not_stop_starting_is_not_started_again_by_itself(
+    store_url: str,
+) -> None:
+    class Deaf(Node):
+        async def on_start(self) -> None:
+            await super().on_start()
+            if self.name == "a":
+                self.run_fiber("stubborn", self.stubborn)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(10)
+
+    Deaf.sub_agents = [Deaf]
+    async with hosting(Deaf, url=store_url) as host:
+        root = host.get(Deaf, "r")
+        child = await root.sub_agent(Deaf, "a")
+        call = asyncio.create_task(child.identity())
+        await asyncio.sleep(5)
+        assert await root.abort_sub_agent(Deaf, "a") is True
+        with pytest.raises(AgentAborted):
+            await call
+        await asyncio.sleep(50)
+        assert Node.starts == ["r", "a"]
 
 
 async def test_one_that_is_woken_at_boot_and_aborted_stays_away_until_it_is_used(

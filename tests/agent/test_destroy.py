@@ -450,6 +450,21 @@ async def test_calls_that_come_meanwhile_reach_the_old_one_or_a_new_one(store_ur
             assert await rows_under(host, "Node/r") == {}
 
 
+async def test_a_first_write_that_is_still_on_its_way_is_destroyed_too(store_url: str) -> None:
+    async with hosting(Node, url=store_url) as host:
+        for steps in range(1, 10):  # once it has been handed over, or later
+            new = host.get(Node, f"n{steps}")
+            await new.identity()
+            writing = asyncio.create_task(new.put("key"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await new.destroy()
+            (answer,) = await asyncio.gather(writing, return_exceptions=True)
+            assert answer is None or isinstance(answer, AgentDestroyed)
+            await host.store.drained()
+            assert await rows_under(host, f"Node/n{steps}") == {}
+
+
 async def test_a_destruction_that_is_given_up_is_done_or_not_done(store_url: str) -> None:
     for steps in range(12):
         forget()

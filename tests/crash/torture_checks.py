@@ -86,15 +86,9 @@ class Ledger:
 
     def read_life(self) -> None:
         """Everything that the latest life has written."""
-        new = []
-        if self.path.exists():
-            with open(self.path) as file:
-                file.seek(self._offset)
-                new = file.readlines()
-                self._offset = file.tell()
         under_way: dict[int, Removal] = {}
         active: set[Work] = set()
-        for line in new:
+        for line in self._new_lines():
             self._line += 1
             life, kind, *values = json.loads(line)
             if kind == "removing":
@@ -118,6 +112,17 @@ class Ledger:
                         f"{id} of {incarnation} had ended before the last kill, and was run again"
                     )
         self._seen |= active
+
+    def _new_lines(self) -> list[bytes]:
+        """A line that a kill cut in two was not written."""
+        if not self.path.exists():
+            return []
+        with open(self.path, "r+b") as file:
+            file.seek(self._offset)
+            whole = file.read().rpartition(b"\n")[0]
+            self._offset += len(whole) + 1 if whole else 0
+            file.truncate(self._offset)
+        return whole.splitlines()
 
     def _born(self, address: str, incarnation: str) -> None:
         self.born[incarnation] = (address, self._line)

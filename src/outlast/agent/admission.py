@@ -4,9 +4,10 @@ A schedule's callback, or a fiber, may run again after a death, and then admits 
 Each admission inside gets a key that comes out the same in the second run, so that it joins the first. What
 is admitted at different agents is counted apart: which of them is reached first may differ from run to run.
 
-* A callback starts over: the n-th admission of a name in an occurrence is the same in each run of it.
-* A fiber goes on from its snapshot: what it admits between two stashes is the same if it has the same name
-  and the same input, and is the n-th of those. Other work is never taken for it.
+* A callback starts over: its place is the occurrence. A fiber goes on from its snapshot: its place is how
+  often it has stashed.
+* What is admitted at one place is the same if it has the same name and the same input, and is the n-th of
+  those. Other work is never taken for it: to join the wrong one would lose it without a trace.
 
 A schedule's row goes when it has run, so what was scheduled from inside is noted in the table `admissions`
 until the work around it has ended, and cannot run again. The note is made in the commit that makes the
@@ -26,16 +27,13 @@ from outlast.store.operations import BulkStatement, Operation, Query
 class Origin:
     """The work around the running code, and what it has admitted in this run."""
 
-    __slots__ = ("_by_input", "_counts", "_note", "_place", "agent", "scope")
+    __slots__ = ("_counts", "_note", "_place", "agent", "scope")
 
-    def __init__(
-        self, agent: str, scope: str, note: Operation, *, place: int, by_input: bool = False
-    ) -> None:
+    def __init__(self, agent: str, scope: str, note: Operation, *, place: int) -> None:
         self.agent = agent
         self.scope = scope  # the same for all that it ever admits
         self._note = note  # with what finds its row
         self._place = place  # which occurrence, or how far it had come
-        self._by_input = by_input
         self._counts: dict[str, int] = {}
 
     def key(self, agent: str, kind: str, name: str, input: str | None, unit: Unit | None) -> str:
@@ -43,8 +41,7 @@ class Origin:
 
         If the block that it is part of is given up, the next one is this one.
         """
-        named = digest(agent, kind, name)
-        what = digest(named, input or "") if self._by_input else named
+        what = digest(agent, kind, name, input or "")
         count = self._counts[what] = self._counts.get(what, 0) + 1
         if unit is not None:
             unit.if_given_up(lambda: self._take_back(what, count))
@@ -87,7 +84,7 @@ def current_origin() -> Origin | None:
 def fiber_origin(agent: str, id: str, root_id: str, stashes: int) -> Origin:
     """Of what a fiber admits until its next stash."""
     note = _NOTE_IN_FIBER, (agent, id)
-    return Origin(agent, fiber_scope(root_id), note, place=stashes, by_input=True)
+    return Origin(agent, fiber_scope(root_id), note, place=stashes)
 
 
 def schedule_scope(id: str) -> str:

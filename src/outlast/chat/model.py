@@ -254,21 +254,29 @@ class ModelStream:
     # --- requests ---
 
     async def _read(self) -> AsyncGenerator[ModelResponseStreamEvent]:
-        """Events of as many requests as the answer takes."""
+        """Events of as many requests as the answer takes, in terms of the whole answer."""
         failures = continuations = 0
         while True:
             seen = False
             try:
                 async with self._request() as stream:
                     self._current = stream
-                    events = self._own(stream)
+                    more = None if self._before is None else self._more(stream, self._before)
+                    last_end: ModelResponseStreamEvent | None = None
                     try:
-                        async for event in events:
+                        async for event in stream if more is None else more:
+                            if event.event_kind == "part_end" and event.next_part_kind is None:
+                                last_end = event  # it comes at the end, or it is not the end yet
+                                continue
                             seen = True
                             yield event
+                        if last_end is not None and not is_polled(stream.get()):
+                            seen = True
+                            yield last_end
                     except GeneratorExit:
                         self._left = self.response
-                        await events.aclose()
+                        if more is not None:
+                            await more.aclose()
                         await _hang_up(stream)
                         raise
                 response = self._complete(stream)
@@ -304,28 +312,18 @@ class ModelStream:
             instrument=self._instrument,
         )
 
-    async def _own(self, stream: StreamedResponse) -> AsyncGenerator[ModelResponseStreamEvent]:
-        """The events of one request, in terms of the whole answer."""
-        from pydantic_ai.messages import PartEndEvent
-
-        before = self._before
-        if before is not None and is_polled(before):
+    async def _more(
+        self, stream: StreamedResponse, before: ModelResponse
+    ) -> AsyncGenerator[ModelResponseStreamEvent]:
+        """The events of a request that goes on with what earlier ones brought."""
+        if is_polled(before):
             async for _ in stream:
                 pass  # it starts anew each time: only what has been added since is news
             for event in catch_up(before.parts, stream.get()):
                 yield event
             return
-        offset = 0 if before is None else len(before.parts)
-        last_end: PartEndEvent | None = None
         async for event in stream:
-            if offset:
-                event = shifted(event, offset)
-            if type(event) is PartEndEvent and event.next_part_kind is None:
-                last_end = event  # it comes at the end, or it is not the end yet
-            else:
-                yield event
-        if last_end is not None and not is_polled(stream.get()):
-            yield last_end
+            yield shifted(event, len(before.parts))
 
     def _complete(self, stream: StreamedResponse) -> ModelResponse:
         """The answer of a request that ended by itself; raises if it only looks like one."""
