@@ -455,7 +455,7 @@ async def test_a_first_write_that_is_still_on_its_way_is_destroyed_too(store_url
         for steps in range(1, 10):  # once it has been handed over, or later
             new = host.get(Node, f"n{steps}")
             await new.identity()
-            writing = asyncio.create_task(new.put("key"))
+            writing = asyncio.create_task(new.later(1000))  # takes several statements
             for _ in range(steps):
                 await asyncio.sleep(0)
             await new.destroy()

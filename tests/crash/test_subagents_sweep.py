@@ -272,10 +272,10 @@ async def test_on_sqlite(what: str, mode: Any) -> None:
         reset=effects.clear,
         mode=mode,
         seed=len(what),
-        sample=(30 if what == "all" else None) if mode == "commits" else 12,
+        sample=(24 if what == "all" else None) if mode == "commits" else 8,
     )
     assert report.commits >= (3 if mode == "groups" else 10)
-    assert report.deaths >= min(12, 2 * report.commits)
+    assert report.deaths >= min(8, 2 * report.commits)
 
 
 @pytest.mark.parametrize("what", SWEEPS)

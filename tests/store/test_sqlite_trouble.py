@@ -148,7 +148,7 @@ async def a_store_with_many_pages(url: str) -> Path:
 
 def overwrite_pages_in_the_middle(path: Path) -> None:
     content = bytearray(path.read_bytes())
-    content[20 * PAGE : 60 * PAGE] = b"\xde\xad" * (20 * PAGE)
+    content[60 * PAGE : 100 * PAGE] = b"\xde\xad" * (20 * PAGE)  # behind those of the schema
     path.write_bytes(content)
 
 

@@ -96,7 +96,8 @@ class Inbox:
         key = request.key
         stored = None if request.messages is None else json.encode(request.messages, "messages")
         if key is None and request.id is None and origin is not None:
-            key = origin.key(self._agent, "turn", request.kind, stored, self._commits.current())
+            said = json.encode([_without_id(each) for each in request.messages or ()], "messages")
+            key = origin.key(self._agent, "turn", request.kind, said, self._commits.current())
         options = json.encode(request.options or {}, "options")
         metadata = None if request.metadata is None else json.encode(request.metadata, "metadata")
         existing = await self.existing(request.id, key)
@@ -248,3 +249,8 @@ class Inbox:
     async def _fetch_one(self, query: Query, value: str) -> EntryRow | None:
         found = await self.fetch(query, value)
         return found[0] if found else None
+
+
+def _without_id(message: dict[str, Any]) -> dict[str, Any]:
+    """What is said, and not the id that it was given in this run."""
+    return {name: value for name, value in message.items() if name != "id"}
