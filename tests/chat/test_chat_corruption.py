@@ -214,3 +214,19 @@ async def test_a_running_turn_without_its_answer_id_is_settled_all_the_same(
             await host.until_settled()
         assert [state for state, _ in await inbox(host)] == ["ended"]
         assert (await host.get(Talker, "a").save_messages("u2")).status == "completed"
+
+
+@pytest.mark.invariant("O3")
+async def test_parents_that_go_round_in_a_circle_keep_nobody_waiting(
+    store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    round_about = "UPDATE messages SET parent = (SELECT id FROM messages WHERE number = 4)"
+    Talker = await _conversation(store_url, (f"{round_about} WHERE number = 1",))
+    async with hosting(Talker, url=store_url, life="2") as host:
+        a = host.get(Talker, "a")
+        found = await a.get_messages()
+        assert said(found) == ["user: u1", "assistant: Hello", "user: u2", "assistant: Hello"]
+        assert await a.select_branch(found[0].id)
+        assert (await a.save_messages("u3")).status == "completed"
+        assert len(await a.get_messages()) == 6
+    assert "go round" in caplog.text

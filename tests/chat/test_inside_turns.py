@@ -164,3 +164,39 @@ async def test_turns_of_different_agents_run_side_by_side(store_url: str) -> Non
         for n in range(20):
             first = (await host.get(Talker, f"t{n}").get_messages())[0]
             assert first.text == f"u{n}"
+
+
+class Asked(Think):
+    """A child whose turn waits for one of its parent."""
+
+    model = ScriptedModel.calls("ask_back").then("I was refused.")
+
+    @tool
+    async def ask_back(self) -> str:
+        parent = self.parent_agent(Asker)
+        try:
+            await parent.save_messages("and you?")
+        except InsideTurn as error:
+            return str(error)
+        return "answered"
+
+
+class Asker(Think):
+    sub_agents = [Asked]
+    model = ScriptedModel.calls("delegate").then("It is done.")
+
+    @tool
+    async def delegate(self) -> str:
+        turn = await (await self.sub_agent(Asked, "c")).save_messages("think")
+        return str([part["output"] for part in turn.message.parts if "output" in part])
+
+
+async def test_agents_whose_turns_would_wait_for_each_other_are_told(store_url: str) -> None:
+    async with hosting(Asker, url=store_url) as host:
+        asker = host.get(Asker, "p")
+        turn = await asker.save_messages("go")
+        assert turn.message.text == "It is done."
+        (call,) = [part for part in turn.message.parts if part["type"] == "tool-delegate"]
+        assert "waited for by Asker/p" in call["output"]
+        assert said(await asker.get_messages()) == ["user: go", "assistant: It is done."]
+        assert (await asker.save_messages("again")).status == "completed"

@@ -169,3 +169,22 @@ async def test_an_agent_without_turns_sets_no_alarm(store_url: str) -> None:
         await a.reset_turns()
         assert await a.get_messages() == []
         assert await alarms(host) == []
+
+
+async def test_what_ends_without_a_turn_is_cleared_up_too(store_url: str) -> None:
+    Talker = talker(answering(Step.stalls()))
+    async with hosting(Talker, url=store_url) as host:
+        a = host.get(Talker, "a")
+        await a.submit_messages("u1")
+        waits = await a.submit_messages("u2")
+        assert await a.cancel_chat(waits.id)
+        assert len(await alarms(host)) == 1
+
+
+async def test_what_a_reset_gives_up_is_cleared_up_too(store_url: str) -> None:
+    Talker = talker(answering(Step.stalls()))
+    async with hosting(Talker, url=store_url) as host:
+        a = host.get(Talker, "a")
+        await a.submit_messages("u1")
+        await a.reset_turns()
+        assert len(await alarms(host)) == 1

@@ -358,3 +358,24 @@ async def test_a_submission_is_looked_at_while_it_runs(store_url: str) -> None:
         found = await a.inspect_submission(submitted.id)
         assert (found.status, found.completed_at) == ("running", None)
         assert found.started_at is not None
+
+
+async def test_two_with_one_key_in_one_commit_block_are_one(store_url: str) -> None:
+    class Twice(Think):
+        model = ScriptedModel("Hello", repeat=True)
+
+        async def twice(self) -> list[tuple[str, bool]]:
+            async with self.commit():
+                first = await self.submit_messages("u1", idempotency_key="k")
+                second = await self.submit_messages("u1", idempotency_key="k")
+                third = await self.submit_messages("u2", submission_id=first.id)
+                with pytest.raises(SubmissionConflict):
+                    await self.submit_messages("u3", submission_id="other", idempotency_key="k")
+            return [(each.id, each.accepted) for each in (first, second, third)]
+
+    async with hosting(Twice, url=store_url) as host:
+        t = host.get(Twice, "t")
+        (id, _), *_ = found = await t.twice()
+        assert found == [(id, True), (id, False), (id, False)]
+        await host.until_settled()
+        assert said(await t.get_messages()) == ["user: u1", "assistant: Hello"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 from outlast import Event
@@ -60,7 +59,7 @@ def kinds() -> Iterator[type[Event]]:
 
 
 def told_by(kind: type[Event]) -> str:
-    return ", ".join(field.name for field in fields(kind) if field.name not in ("at", "agent"))
+    return ", ".join(kind._fields[2:])
 
 
 def own_fields(kind: type[Event]) -> str:

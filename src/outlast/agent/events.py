@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from outlast.core.events import Event
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
 # --- fibers --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class FiberEvent(Event):
     """What every event of a fiber tells."""
 
@@ -23,14 +21,12 @@ class FiberEvent(Event):
     managed: bool
 
 
-@dataclass(frozen=True, slots=True)
 class FiberRunStarted(FiberEvent):
     """Its row is durable and its function is about to be called. One of the next four follows."""
 
     name = "fiber:run:started"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FiberRunCompleted(FiberEvent):
     """Its function has returned, and that is durable."""
 
@@ -38,7 +34,6 @@ class FiberRunCompleted(FiberEvent):
     elapsed_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FiberRunFailed(FiberEvent):
     """Its function has raised, and that is durable."""
 
@@ -47,14 +42,12 @@ class FiberRunFailed(FiberEvent):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
 class FiberRunAborted(FiberEvent):
     """It was cancelled by its user, and that is durable."""
 
     name = "fiber:run:aborted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FiberRunInterrupted(FiberEvent):
     """It was `left` by this activation for a later one, or found `orphaned` by an earlier one."""
 
@@ -63,21 +56,18 @@ class FiberRunInterrupted(FiberEvent):
     recovery_reason: Literal["left", "orphaned"]
 
 
-@dataclass(frozen=True, slots=True)
 class FiberRecoveryDetected(FiberEvent):
     """A row that nobody runs was found."""
 
     name = "fiber:recovery:detected"
 
 
-@dataclass(frozen=True, slots=True)
 class FiberRecoveryAttempt(FiberEvent):
     """It is about to be handed to the recovery hook."""
 
     name = "fiber:recovery:attempt"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FiberRecoveryHandled(FiberEvent):
     """It was resumed, replaced or settled, and that is durable."""
 
@@ -85,7 +75,6 @@ class FiberRecoveryHandled(FiberEvent):
     status: Literal["managed", "user"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FiberRecoverySkipped(FiberEvent):
     """It was dropped (`max_age_exceeded`), or put off (`scan_deadline_exceeded`)."""
 
@@ -94,7 +83,6 @@ class FiberRecoverySkipped(FiberEvent):
     reason: Literal["max_age_exceeded", "scan_deadline_exceeded"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FiberRecoveryFailed(FiberEvent):
     """The recovery hook has raised."""
 
@@ -107,7 +95,6 @@ class FiberRecoveryFailed(FiberEvent):
 # --- schedules -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduleEvent(Event):
     """What an event of a schedule tells."""
 
@@ -117,21 +104,18 @@ class ScheduleEvent(Event):
     kind: ScheduleKind
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduleCreated(ScheduleEvent):
     """It is durable."""
 
     name = "schedule:create"
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduleCancelled(ScheduleEvent):
     """It was removed before its time; an execution under way goes on."""
 
     name = "schedule:cancel"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleStarted(ScheduleEvent):
     """Its callback is about to be called, for the first time (1) or again."""
 
@@ -139,7 +123,6 @@ class ScheduleStarted(ScheduleEvent):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRetried(ScheduleEvent):
     """An attempt has raised, and another one follows."""
 
@@ -149,7 +132,6 @@ class ScheduleRetried(ScheduleEvent):
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleCompleted(ScheduleEvent):
     """Its callback has returned; `elapsed_ms` counts from the first attempt."""
 
@@ -157,7 +139,6 @@ class ScheduleCompleted(ScheduleEvent):
     elapsed_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleFailed(ScheduleEvent):
     """Its last attempt has raised, or it could not be called at all (0 attempts)."""
 
@@ -167,7 +148,6 @@ class ScheduleFailed(ScheduleEvent):
     attempts: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleDuplicates(Event):
     """So many one-shots of one callback are due at once that it looks like a mistake."""
 
@@ -181,7 +161,6 @@ class ScheduleDuplicates(Event):
 # --- state and sub-agents ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class StateUpdated(Event):
     """A new state is durable."""
 
@@ -189,7 +168,6 @@ class StateUpdated(Event):
     channel = "state"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SubAgentEvent(Event):
     """`agent` is the parent; `child` is the address of its sub-agent."""
 
@@ -197,21 +175,18 @@ class SubAgentEvent(Event):
     child: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SubAgentCreated(SubAgentEvent):
     """It exists from now on, and that is durable."""
 
     name = "sub_agent:created"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SubAgentDeleted(SubAgentEvent):
     """It and everything that it had stored are gone."""
 
     name = "sub_agent:deleted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SubAgentAborted(SubAgentEvent):
     """Its work was stopped; what it had stored is kept."""
 

@@ -31,9 +31,9 @@ class Unit:
         self._used = False
         self.written: dict[str, str | None] = {}  # storage keys as the code inside must see them
         self.facts: dict[str, str] = {}  # and facts
-        self.fibers: dict[
-            str, Any
-        ] = {}  # rows of managed fibers that are started here, by their key
+        # Rows of what is admitted here: managed fibers by their key, and entries of the inbox.
+        self.fibers: dict[str, Any] = {}
+        self.entries: list[Any] = []
 
     def belongs_to(self, commits: Commits) -> bool:
         return self.is_open and self._commits is commits

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -75,9 +76,9 @@ class Asking:
     async def ask(self, request: Request, signal: Abort | None = None) -> TurnResult:
         """Accept a request, and wait for its end."""
         self._no_block("save_messages")
-        self._check_outside("waited for")
-        entry, accepted = await self._inbox.accept(_with(signal, request))
-        end = await self._end_of(entry, signal)
+        with self._waiting("waited for"):
+            entry, accepted = await self._inbox.accept(_with(signal, request))
+            end = await self._end_of(entry, signal)
         return TurnResult(entry.id, end.status, end.message, end.error, end.output, accepted)
 
     async def _end_of(self, entry: EntryRow, signal: Abort | None) -> TurnEnd:
@@ -120,16 +121,16 @@ class Asking:
     ) -> None:
         """Accept a request, and tell the callback everything, from the first chunk to the end."""
         self._no_block("chat")
-        self._check_outside("followed")
-        entry, _ = await self._inbox.accept(_with(signal, request))
-        await _told(callback, "on_start", {"request_id": entry.id})
-        stream = await self.stream(entry)
-        forget = self._linked(entry, signal)
-        try:
-            async for _, chunk in stream.read():
-                await _told(callback, "on_event", chunk)
-        finally:
-            forget()
+        with self._waiting("followed"):
+            entry, _ = await self._inbox.accept(_with(signal, request))
+            await _told(callback, "on_start", {"request_id": entry.id})
+            stream = await self.stream(entry)
+            forget = self._linked(entry, signal)
+            try:
+                async for _, chunk in stream.read():
+                    await _told(callback, "on_event", chunk)
+            finally:
+                forget()
         end = stream.end
         if end is None or end.status == "interrupted":
             await _told(callback, "on_interrupted")
@@ -141,12 +142,12 @@ class Asking:
     async def follow(self, request: Request) -> AsyncIterator[dict[str, Any]]:
         """Accept a request, and give its chunks."""
         self._no_block("chat")
-        self._check_outside("followed")
-        entry, _ = await self._inbox.accept(request)
-        stream = await self.stream(entry)
-        async for chunks in stream.news():
-            for chunk in json.decode(f"[{','.join(chunks)}]"):
-                yield chunk
+        with self._waiting("followed"):
+            entry, _ = await self._inbox.accept(request)
+            stream = await self.stream(entry)
+            async for chunks in stream.news():
+                for chunk in json.decode(f"[{','.join(chunks)}]"):
+                    yield chunk
         if stream.end is None:  # it did not end here: the agent did
             raise again(self._activation.ended or HostStopped(f"{self._agent} is over"))
 
@@ -159,13 +160,28 @@ class Asking:
         stored = await self._inbox.get(entry.id)
         return await self._turns.stored_stream(stored or entry)
 
-    def _check_outside(self, what: str) -> None:
+    @contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Whoever waits for a turn of this agent must not be what that turn has to wait for."""
         turn = current_turn.get()
-        if turn is not None and turn.is_running and turn.agent == self._agent:
+        if turn is None or not turn.is_running:
+            yield
+            return
+        if turn.agent == self._agent:
             raise InsideTurn(
                 f"a turn of {self._agent} cannot be {what} from inside one of its turns, which has"
                 f" to end first; use submit_messages(), which does not wait"
             )
+        if self._turns.waits_for(turn):
+            raise InsideTurn(
+                f"a turn of {self._agent} cannot be {what} from inside a turn of {turn.agent}: that"
+                f" one is itself waited for by {self._agent}; use submit_messages(), which does not wait"
+            )
+        turn.waits_for.append(self._turns)
+        try:
+            yield
+        finally:
+            turn.waits_for.remove(self._turns)
 
     # --- messages without a turn -----------------------------------------------------------------
 

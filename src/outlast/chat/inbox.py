@@ -100,7 +100,7 @@ class Inbox:
             key = origin.key(self._agent, "turn", request.kind, said, self._commits.current())
         options = json.encode(request.options or {}, "options")
         metadata = None if request.metadata is None else json.encode(request.metadata, "metadata")
-        existing = await self.existing(request.id, key)
+        existing = self._admitted_here(request.id, key) or await self.existing(request.id, key)
         if existing is not None:
             return existing, False
         self._last_seq += 1
@@ -125,6 +125,9 @@ class Inbox:
             started_at=None,
             ended_at=None,
         )
+        unit = self._commits.current()
+        if unit is not None:
+            unit.entries.append(entry)
         try:
             await self._commits.write([self._acceptance(entry)], lambda: self._accepted(entry))
         except CommitRefused:
@@ -156,10 +159,24 @@ class Inbox:
         if self.on_accepted is not None:
             self.on_accepted(entry)
 
+    def _admitted_here(self, id: str | None, key: str | None) -> EntryRow | None:
+        """The entry with this id or key that the open commit() block has admitted."""
+        unit = self._commits.current()
+        entries: list[EntryRow] = [] if unit is None else unit.entries
+        by_id = next((each for each in entries if id is not None and each.id == id), None)
+        by_key = next((each for each in entries if key is not None and each.key == key), None)
+        return self._same(by_id, by_key, id, key)
+
     async def existing(self, id: str | None, key: str | None) -> EntryRow | None:
         """The entry with this id or key."""
         by_id = await self.get(id) if id is not None else None
         by_key = await self._fetch_one(rows.BY_KEY, key) if key is not None else None
+        return self._same(by_id, by_key, id, key)
+
+    @staticmethod
+    def _same(
+        by_id: EntryRow | None, by_key: EntryRow | None, id: str | None, key: str | None
+    ) -> EntryRow | None:
         if by_key is not None and id is not None and by_key.id != id:
             raise SubmissionConflict(
                 f"the idempotency key {key!r} belongs to the request {by_key.id!r}, not to {id!r}"

@@ -71,11 +71,12 @@ ROOTS = Query.same(
     "SELECT id, parent, body FROM messages WHERE agent = ? AND parent IS NULL ORDER BY number",
     bulk=True,
 )
+# UNION, not UNION ALL: parents that go round in a circle must not make it endless.
 NEWEST_BELOW = Query.same(
     """
     WITH RECURSIVE below(id, number) AS (
         SELECT id, number FROM messages WHERE agent = ? AND id = ?
-        UNION ALL
+        UNION
         SELECT messages.id, messages.number FROM messages
         JOIN below ON messages.parent = below.id WHERE messages.agent = ?
     )

@@ -32,17 +32,19 @@ class Retention:
         self._activation = activation
         self._commits = commits
         self._is_armed = False
+        self._is_arming = False
         self._at = 0  # when what the last turn leaves behind is to be deleted
 
     def arm(self) -> list[Operation]:
         """For the commit of a turn's end. An alarm that is set already is early enough."""
         self._at = self._activation.clock.now() + KEEP_STREAMS
-        return [] if self._is_armed else [alarm_by(self._agent, ALARM, self._at)]
+        self._is_arming = not self._is_armed
+        return [alarm_by(self._agent, ALARM, self._at)] if self._is_arming else []
 
     def armed(self) -> None:
         """That commit is durable."""
-        if not self._is_armed:
-            self._is_armed = True
+        if self._is_arming:
+            self._is_arming, self._is_armed = False, True
             self._activation.alarm_was_set(self._at)
 
     async def sweep(self) -> None:

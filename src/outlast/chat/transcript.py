@@ -73,9 +73,16 @@ class Transcript:
 
     async def _path_rows(self, leaf: str) -> list[Row]:
         agent = self._agent
-        return await self._activation.store.fetch(
+        found = await self._activation.store.fetch(
             rows.PATH, agent, leaf, agent, ALWAYS, WINDOW_BYTES, agent
         )
+        seen: set[str] = set()
+        for place in range(len(found) - 1, -1, -1):
+            if found[place][0] in seen:
+                logger.error("%s: the messages before %s go round", agent, found[place + 1][0])
+                return found[place + 1 :]
+            seen.add(found[place][0])
+        return found
 
     def _messages(self, found: Sequence[Row]) -> list[dict[str, Any]]:
         return [message for row in found if (message := self._decoded(row)) is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 from outlast.chat.abort import Abort
 from outlast.chat.inbox_rows import EntryRow
@@ -16,6 +16,12 @@ from outlast.core import json
 BREATHE_AFTER = 50  # chunks in a row that a model may bring without anybody else getting a word in
 
 current_turn: ContextVar[Turn | None] = ContextVar("outlast_turn", default=None)
+
+
+class Waiting(Protocol):
+    """The turns of an agent, seen from a turn of another one."""
+
+    def waits_for(self, turn: Turn) -> bool: ...
 
 
 class Turn:
@@ -41,6 +47,7 @@ class Turn:
         self.builder = MessageBuilder(begun)
         self.output: Any = None  # the answer as the type that was asked for
         self.is_running = True
+        self.waits_for: list[Waiting] = []  # the agents whose turns code inside this one waits for
         self._since_breath = 0
 
     @property

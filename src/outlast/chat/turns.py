@@ -25,6 +25,7 @@ from outlast.core import json
 from outlast.core.errors import CommitRefused, OutlastError, again
 from outlast.core.text import described, storable
 from outlast.host.activation import Activation
+from outlast.store.operations import Operation
 
 if TYPE_CHECKING:
     from outlast.chat.loop import Answering
@@ -300,7 +301,9 @@ class Turns:
         """The end of an entry that gets no turn."""
         error = error or entry.cancelled
         ended, operation = self._inbox.end(entry, outcome, error, None)
-        await self._commits.commit([operation, *(change.operations if change else [])])
+        changes = change.operations if change else []
+        await self._commits.commit([operation, *changes, *self._retention.arm()])
+        self._retention.armed()
         if change is not None:
             self._transcript.applied(change)
         self._tell(ended, TurnEnd(outcome, None, error))
@@ -329,9 +332,10 @@ class Turns:
             if entry.state == "accepted":
                 ended, operation = self._inbox.end(entry, "aborted", reason, None)
                 try:
-                    await self._commits.commit([operation])
+                    await self._commits.commit([operation, *self._retention.arm()])
                 except CommitRefused:
                     return False
+                self._retention.armed()
                 self._tell(ended, TurnEnd("aborted", None, reason))
                 return True
             await self._commits.commit([self._inbox.cancel(entry, reason)])
@@ -350,7 +354,9 @@ class Turns:
         async with self._transcript.changing:  # nothing is being claimed or settled
             running = [entry for entry in self._inbox.open if entry.state == "running"]
             cancels = [self._inbox.cancel(entry, reason) for entry in running]
-            await self._commits.commit([self._inbox.skip_waiting(seq, reason), *cancels])
+            skipping = self._inbox.skip_waiting(seq, reason)
+            await self._commits.commit([skipping, *cancels, *self._arm_if_open()])
+            self._retention.armed()
             for entry in self._inbox.up_to(seq):
                 if entry.state == "accepted":
                     self._tell(entry, TurnEnd("skipped", None, reason))
@@ -367,16 +373,26 @@ class Turns:
             for stream in self._streams.values():
                 stream.mute()  # what it would write from here on comes after the clearing
             ending = self._inbox.end_all(seq, reason)
-            await self._commits.commit(
-                [ending, *change.operations, (stream_rows.CLEAR, (self._agent,))]
-            )
+            clearing = (stream_rows.CLEAR, (self._agent,))
+            await self._commits.commit([ending, *change.operations, clearing, *self._arm_if_open()])
+            self._retention.armed()
             self._transcript.applied(change)
             for entry in self._inbox.up_to(seq):
                 outcome: Outcome = "skipped" if entry.state == "accepted" else "aborted"
                 self._tell(entry, TurnEnd(outcome, None, reason))
                 self._stop(entry, reason)
 
+    def _arm_if_open(self) -> list[Operation]:
+        return self._retention.arm() if self._inbox.is_busy else []
+
     # --- waiting and reading ---------------------------------------------------------------------
+
+    def waits_for(self, turn: Turn) -> bool:
+        """Whether the next turn here begins only after this one, of another agent, has ended."""
+        running = self.running
+        return running is not None and (
+            running is turn or any(other.waits_for(turn) for other in running.waits_for)
+        )
 
     async def wait(self, id: str) -> TurnEnd:
         """How it ends. Cancelling whoever waits cancels nothing else."""

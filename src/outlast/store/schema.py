@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Literal
 
 from outlast.core.errors import StoreTooNew
 
 Dialect = Literal["sqlite", "postgres"]
+
+_SQL = Path(__file__).parent / "sql"
 
 META = """
     CREATE TABLE IF NOT EXISTS meta (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)
@@ -31,7 +33,7 @@ class Migration:
 def migrations(dialect: Dialect) -> list[Migration]:
     """All migrations of a dialect, in order."""
     found = []
-    for entry in resources.files("outlast.store").joinpath("sql").iterdir():
+    for entry in _SQL.iterdir():
         match = re.fullmatch(rf"(\d{{4}})_(\w+)\.{dialect}\.sql", entry.name)
         if match:
             number = int(match[1])
@@ -44,7 +46,7 @@ def migrations(dialect: Dialect) -> list[Migration]:
 
 def owned_tables() -> list[str]:
     """The tables whose rows belong to an agent: their first column is its address."""
-    script = resources.files("outlast.store").joinpath("sql/schema.sqlite.sql").read_text("utf-8")
+    script = (_SQL / "schema.sqlite.sql").read_text("utf-8")
     return re.findall(r"CREATE TABLE (\w+) \(\s*agent ", script)
 
 
