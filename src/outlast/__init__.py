@@ -48,8 +48,12 @@ from outlast.host.host import Host, HostStatistics
 from outlast.store.operations import StoreStatistics
 
 if TYPE_CHECKING:
-    from outlast.chat.abort import Abort
-    from outlast.chat.asking import StreamCallback
+    from outlast.chat.abort import (
+        Abort,
+    )
+    from outlast.chat.asking import (
+        StreamCallback,
+    )
     from outlast.chat.config import (
         Debounce,
         StopCondition,
@@ -58,19 +62,63 @@ if TYPE_CHECKING:
         has_tool_call,
         step_count_is,
     )
-    from outlast.chat.results import Message, Submission, TurnResult
-    from outlast.chat.think import Think
-    from outlast.chat.tools import tool
+    from outlast.chat.hooks import (
+        Allow,
+        Block,
+        ChatErrorClassification,
+        ChatErrorContext,
+        ChatResponseResult,
+        ChunkContext,
+        PrepareStepContext,
+        StepConfig,
+        StepContext,
+        Substitute,
+        ToolCallContext,
+        ToolCallDecision,
+        ToolCallResultContext,
+    )
+    from outlast.chat.results import (
+        Message,
+        Submission,
+        TurnResult,
+    )
+    from outlast.chat.session import (
+        Session,
+    )
+    from outlast.chat.think import (
+        Think,
+    )
+    from outlast.chat.tools import (
+        NotDone,
+        ToolCall,
+        tool,
+    )
 
 # What chat agents need is loaded with the first of these names: plain agents start sooner without it.
 _CHAT = {
     "Abort": "abort",
+    "Allow": "hooks",
+    "Block": "hooks",
+    "ChatErrorClassification": "hooks",
+    "ChatErrorContext": "hooks",
+    "ChatResponseResult": "hooks",
+    "ChunkContext": "hooks",
     "Debounce": "config",
     "Message": "results",
+    "NotDone": "tools",
+    "PrepareStepContext": "hooks",
+    "Session": "session",
+    "StepConfig": "hooks",
+    "StepContext": "hooks",
     "StopCondition": "config",
     "StreamCallback": "asking",
     "Submission": "results",
+    "Substitute": "hooks",
     "Think": "think",
+    "ToolCall": "tools",
+    "ToolCallContext": "hooks",
+    "ToolCallDecision": "hooks",
+    "ToolCallResultContext": "hooks",
     "TurnConfig": "config",
     "TurnContext": "config",
     "TurnResult": "results",
@@ -95,6 +143,12 @@ __all__ = [
     "Agent",
     "AgentAborted",
     "AgentDestroyed",
+    "Allow",
+    "Block",
+    "ChatErrorClassification",
+    "ChatErrorContext",
+    "ChatResponseResult",
+    "ChunkContext",
     "CommitFailed",
     "CommitRefused",
     "CorruptValue",
@@ -117,12 +171,17 @@ __all__ = [
     "InvalidName",
     "Lease",
     "Message",
+    "NotDone",
     "NotInFiber",
     "OutlastError",
     "OwnershipLost",
+    "PrepareStepContext",
     "Retry",
     "RpcRefused",
     "Schedule",
+    "Session",
+    "StepConfig",
+    "StepContext",
     "StopCondition",
     "Storage",
     "StoreClosed",
@@ -139,7 +198,12 @@ __all__ = [
     "SubAgent",
     "Submission",
     "SubmissionConflict",
+    "Substitute",
     "Think",
+    "ToolCall",
+    "ToolCallContext",
+    "ToolCallDecision",
+    "ToolCallResultContext",
     "TurnConfig",
     "TurnContext",
     "TurnResult",

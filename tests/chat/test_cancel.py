@@ -67,6 +67,7 @@ async def test_what_waits_is_taken_back_without_a_trace_in_the_conversation(
         assert len(model.requests) == 1
         again = await a.save_messages("u2", idempotency_key="k")
         assert (again.status, again.accepted) == ("aborted", False)
+        await host.until_settled()
         assert leftovers(agent_of(host, Talker)) == {}
 
 
@@ -128,6 +129,7 @@ async def test_a_cancel_stops_a_tool_that_runs(store_url: str) -> None:
         states = [p.get("state") for p in turn.message.parts if p["type"] == "tool-work"]
         assert states == ["output-error", "output-error"]
         assert len(await a.get_messages()) == 2
+        await host.until_settled()
         assert leftovers(agent_of(host, Worker)) == {}
         model.answers[:] = ["Fine."]
         assert (await a.save_messages("u2")).status == "completed"
@@ -149,8 +151,10 @@ async def test_a_cancel_stops_a_continuation_and_the_message_stays_one(store_url
         assert (await counts(host, "messages"))["messages"] == 2
 
 
+@pytest.mark.invariant("D12", "D14")
+@pytest.mark.parametrize(("takes", "outcome"), [(0.2, None), (60, "unknown")])
 async def test_a_tool_that_does_not_let_itself_be_stopped_makes_no_further_request(
-    store_url: str,
+    store_url: str, takes: float, outcome: str | None
 ) -> None:
     class Stubborn(Think):
         model = ScriptedModel.calls("hold").then("Done.")
@@ -160,7 +164,7 @@ async def test_a_tool_that_does_not_let_itself_be_stopped_makes_no_further_reque
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
-                await asyncio.sleep(1)
+                await asyncio.sleep(takes)
             return "finished anyway"
 
     async with hosting(Stubborn, url=store_url) as host:
@@ -168,11 +172,17 @@ async def test_a_tool_that_does_not_let_itself_be_stopped_makes_no_further_reque
         waiting = asyncio.create_task(a.save_messages("u1"))
         turn = await until_running(host, Stubborn)
         await asyncio.sleep(1)
+        begun = asyncio.get_running_loop().time()
         await a.cancel_chat(turn.request_id)
         ended = await waiting
+        assert asyncio.get_running_loop().time() - begun < 1
         assert ended.status == "aborted"
         (call,) = [part for part in ended.message.parts if part["type"] == "tool-hold"]
-        assert call["output"] == "finished anyway"
+        if outcome is None:
+            assert call["output"] == "finished anyway"
+        else:
+            assert call["resultProviderMetadata"]["outlast"]["outcome"] == outcome
+            assert "not known" in call["errorText"]
         assert len(Stubborn.model.requests) == 1  # type: ignore[union-attr]
 
 
@@ -315,8 +325,10 @@ async def test_before_turn_and_tools_may_look_at_the_signal(store_url: str) -> N
         seen: list[Any] = []
 
         async def before_turn(self, context: Any) -> TurnConfig | None:
-            Looking.seen.append(await context.signal)
-            return None
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                Looking.seen.append(context.signal.reason)
 
     async with hosting(Looking, url=store_url) as host:
         a = host.get(Looking, "a")

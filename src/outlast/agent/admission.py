@@ -27,7 +27,7 @@ from outlast.store.operations import BulkStatement, Operation, Query
 class Origin:
     """The work around the running code, and what it has admitted in this run."""
 
-    __slots__ = ("_counts", "_note", "_place", "agent", "scope")
+    __slots__ = ("_counts", "_note", "_place", "agent", "has_noted", "scope")
 
     def __init__(self, agent: str, scope: str, note: Operation, *, place: int) -> None:
         self.agent = agent
@@ -35,6 +35,11 @@ class Origin:
         self._note = note  # with what finds its row
         self._place = place  # which occurrence, or how far it had come
         self._counts: dict[str, int] = {}
+        self.has_noted = False
+
+    @property
+    def origin(self) -> Origin:
+        return self
 
     def key(self, agent: str, kind: str, name: str, input: str | None, unit: Unit | None) -> str:
         """The key of the next admission of this kind, name and input at `agent`.
@@ -53,6 +58,7 @@ class Origin:
 
     def note(self, key: str) -> Operation:
         """Remember an admission, for as long as the work around it is there."""
+        self.has_noted = True
         statement, work = self._note
         return statement, (self.agent, self.scope, key, *work)
 
@@ -102,7 +108,7 @@ def digest(*texts: str) -> str:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _noting(work: str) -> BulkStatement:
+def noting(work: str) -> BulkStatement:
     """Unless the work around has ended, or was cancelled: then nobody would ever forget it."""
     query = Query.same(
         "INSERT INTO admissions (agent, origin, key)"
@@ -112,8 +118,8 @@ def _noting(work: str) -> BulkStatement:
     return BulkStatement("admissions note", query.sqlite, query.postgres)
 
 
-_NOTE_IN_CALLBACK = _noting("schedules WHERE agent = ? AND id = ? AND occurrence = ?")
-_NOTE_IN_FIBER = _noting("fibers WHERE agent = ? AND id = ? AND settled_at IS NULL")
+_NOTE_IN_CALLBACK = noting("schedules WHERE agent = ? AND id = ? AND occurrence = ?")
+_NOTE_IN_FIBER = noting("fibers WHERE agent = ? AND id = ? AND settled_at IS NULL")
 WAS_ADMITTED = Query.same("SELECT 1 FROM admissions WHERE agent = ? AND origin = ? AND key = ?")
 _FORGET = BulkStatement(
     "admissions forget",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -15,12 +16,13 @@ from outlast.chat import inbox_rows as rows
 from outlast.chat.abort import Abort
 from outlast.chat.inbox import Inbox, Request
 from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.interactions import checked_schemas
 from outlast.chat.messages import to_messages
 from outlast.chat.overlap import Concurrency, policy_of
 from outlast.chat.results import Message, Submission, SubmissionStatus, TurnEnd, TurnResult
 from outlast.chat.stream import Stream
 from outlast.chat.transcript import Transcript
-from outlast.chat.turn import current_turn
+from outlast.chat.turn import Executor, current_turn
 from outlast.chat.turns import Turns
 from outlast.core import json
 from outlast.core.clock import to_datetime
@@ -73,6 +75,15 @@ class Asking:
             given = given([Message(message) for message in self._transcript.path])
         return to_messages(given, self._activation.ids)
 
+    def options(
+        self, body: Mapping[str, Any] | None, client_tools: Sequence[Any] | None = None
+    ) -> dict[str, Any]:
+        """What comes along with a request."""
+        options: dict[str, Any] = {"body": dict(body or {})}
+        if client_tools is not None:
+            options["client_tools"] = checked_schemas(client_tools)
+        return options
+
     async def ask(self, request: Request, signal: Abort | None = None) -> TurnResult:
         """Accept a request, and wait for its end."""
         self._no_block("save_messages")
@@ -117,11 +128,23 @@ class Asking:
         return await self._inbox.accept(replace(request, policy=policy))
 
     async def chat(
-        self, request: Request, callback: StreamCallback, signal: Abort | None = None
+        self,
+        request: Request,
+        callback: StreamCallback,
+        signal: Abort | None = None,
+        tools: Sequence[Any] = (),
+        executor: Executor | None = None,
     ) -> None:
-        """Accept a request, and tell the callback everything, from the first chunk to the end."""
+        """Accept a request, and tell the callback everything, from the first chunk to the end.
+
+        With an executor, the client's tools are run by it, in this turn and never after a restart.
+        """
         self._no_block("chat")
         with self._waiting("followed"):
+            if executor is not None:
+                id = request.id or self._activation.ids.new("request")
+                request = replace(request, id=id)
+                self._turns.executors[id] = (checked_schemas(tools), executor)
             entry, _ = await self._inbox.accept(_with(signal, request))
             await _told(callback, "on_start", {"request_id": entry.id})
             stream = await self.stream(entry)
@@ -150,6 +173,27 @@ class Asking:
                     yield chunk
         if stream.end is None:  # it did not end here: the agent did
             raise again(self._activation.ended or HostStopped(f"{self._agent} is over"))
+
+    async def resume(self, id: str, after: int) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+        """The chunks of a request from a place on, with their places: what is stored, then what comes."""
+        entry = await self._inbox.get(id)
+        if entry is None:
+            raise LookupError(f"{self._agent} knows no request {id!r}")
+        stream = await self.stream(entry)
+        async for seq, chunk in stream.read(after):
+            yield seq, json.decode(chunk)
+        if stream.end is None:
+            raise again(self._activation.ended or HostStopped(f"{self._agent} is over"))
+
+    async def stable(self, timeout: float | None) -> bool:
+        """Wait until nothing is under way and nothing is open. False: it took too long."""
+        with self._waiting("waited for"):
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._turns.until_stable()
+            except TimeoutError:
+                return False
+        return True
 
     async def stream(self, entry: EntryRow) -> Stream:
         """The stream of an entry, live or as it is stored."""
@@ -192,11 +236,37 @@ class Asking:
         async with self._transcript.changing:
             known = await self._transcript.known([message["id"] for message in messages])
             new = [message for message in messages if message["id"] not in known]
-            if new:
-                change = self._transcript.appending(new)
-                await self._commits.write(change.operations)
-                self._transcript.applied(change)
+            key = self._inbox.derived_key(Request("add", "add", messages))
+            if not new or (key and await self._inbox.existing(None, key)):
+                return []
+            change = self._transcript.appending(new)
+            operations = list(change.operations)
+            if key is not None:  # so that it is known when the work around it runs again
+                entry = self._inbox.entry(Request("add", "add", key=key))
+                _, ending = self._inbox.end(entry, "completed", None, None)
+                operations = [self._inbox.acceptance(entry), ending, *operations]
+            await self._commits.write(operations)
+            self._transcript.applied(change)
         return [Message(message) for message in new]
+
+    async def update(self, message: Any) -> bool:
+        """Store a message in place of the one with its id. False: there is none."""
+        self._no_block("update_message")
+        if not isinstance(message, Message | dict) or not (
+            message.id if isinstance(message, Message) else message.get("id")
+        ):
+            raise ValueError("a message that replaces another one has its id")
+        (given,) = self.messages(message.raw if isinstance(message, Message) else message)
+        async with self._transcript.changing:
+            stored = await self._transcript.get(given["id"])
+            if stored is None:
+                return False
+            if stored.get("role") != given["role"]:
+                raise ValueError(f"the message {given['id']!r} is one of the {stored.get('role')}")
+            change = self._transcript.replacing(given)
+            await self._commits.write(change.operations)
+            self._transcript.applied(change)
+        return True
 
     async def select(self, id: str) -> bool:
         """Go on with the branch of this message: with the newest message below it."""
@@ -226,6 +296,8 @@ class Asking:
     ) -> list[Submission]:
         _check_limit(limit, MOST_LISTED)
         wanted = _statuses(status)
+        if status is not None and not wanted:
+            return []
         outcomes = [each for each in wanted if each in ENDED]
         query = rows.listing(
             len(outcomes), pending="pending" in wanted, running="running" in wanted
@@ -240,11 +312,14 @@ class Asking:
     ) -> int:
         """Delete submissions that have ended, whatever else was asked for."""
         _check_limit(limit, MOST_DELETED)
-        outcomes = [each for each in _statuses(status) or ENDED if each in ENDED]
+        wanted = ENDED if status is None else _statuses(status)
+        outcomes = [each for each in wanted if each in ENDED]
         if not outcomes:
             return 0
         arguments: list[Argument] = [self._agent, *outcomes]
         if completed_before is not None:
+            if completed_before.tzinfo is None:
+                raise ValueError("completed_before needs a time zone: datetime.now(UTC), say")
             arguments.append(int(completed_before.timestamp() * 1000))
         statement = rows.deletion(len(outcomes), completed_before is not None)
         touched = await self._commits.write([(statement, (*arguments, limit))])

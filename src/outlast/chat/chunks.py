@@ -155,9 +155,13 @@ class Encoder:
         return encoded({**chunk, "preliminary": True} if preliminary else chunk)
 
     def tool_error(
-        self, call_id: str, text: str, *, outcome: Literal["failed", "retried"] = "failed"
+        self,
+        call_id: str,
+        text: str,
+        *,
+        outcome: Literal["failed", "retried", "unknown"] = "failed",
     ) -> str:
-        """The call failed; "retried" when the model was asked to call again."""
+        """The call failed; "retried" when the model was asked to call again; or nobody knows."""
         chunk = {"type": "tool-output-error", "toolCallId": call_id, "errorText": text}
         return encoded(
             {**chunk, **metadata_of({"outcome": outcome} if outcome != "failed" else {})}
@@ -170,6 +174,16 @@ class Encoder:
         self, call_id: str, approval_id: str, *, reason: str | None = None
     ) -> str:
         chunk = {"type": "tool-approval-request", "approvalId": approval_id, "toolCallId": call_id}
+        return encoded({**chunk, "reason": reason} if reason is not None else chunk)
+
+    def tool_approval_response(
+        self, approval_id: str, approved: bool, *, reason: str | None = None
+    ) -> str:
+        chunk = {
+            "type": "tool-approval-response",
+            "approvalId": approval_id,
+            "approved": approved,
+        }
         return encoded({**chunk, "reason": reason} if reason is not None else chunk)
 
     # --- what the model streams ------------------------------------------------------------------

@@ -8,21 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from outlast.chat.abort import Abort
+from outlast.chat.hooks import Step
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models import Model
+    from pydantic_ai.tools import ToolDefinition
 
 MAX_STEPS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One model request of a turn, and the calls that came of it."""
-
-    number: int  # 0 is the first
-    response: ModelResponse
-    tool_names: tuple[str, ...] = ()
 
 
 StopCondition = Callable[[Sequence[Step]], bool]
@@ -83,9 +76,14 @@ class TurnContext:
     continuation: bool
     system: str
     messages: Sequence[ModelMessage]
-    tool_names: tuple[str, ...]
+    model: Model
+    tools: Mapping[str, ToolDefinition]
     body: Mapping[str, Any] = field(default_factory=dict)
     signal: Abort = field(default_factory=Abort)
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        return tuple(self.tools)
 
 
 @dataclass(frozen=True, slots=True)

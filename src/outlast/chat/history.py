@@ -331,6 +331,11 @@ def _tool_return(part: dict[str, Any], name: str, call_id: str) -> ModelRequestP
     return ToolReturnPart(name, text, call_id, outcome="retried" if is_retried else "failed")
 
 
+def tool_return(part: Mapping[str, Any]) -> ModelRequestPart:
+    """The result of a settled call, as the model reads it."""
+    return _tool_return(dict(part), tool_name(part) or "", str(part.get("toolCallId")))
+
+
 def _tool_content(output: Any) -> Any:
     """A tool's output, with pictures and the like as what they were."""
     if not _may_hold_media(output):

@@ -9,6 +9,7 @@ from typing import Any
 
 from outlast.agent.admission import current_origin
 from outlast.agent.unit import Commits
+from outlast.chat import events
 from outlast.chat import inbox_rows as rows
 from outlast.chat.inbox_rows import EntryRow, Kind, Outcome
 from outlast.core import json
@@ -92,29 +93,53 @@ class Inbox:
             done.set_result(None)
 
     async def _accept(self, request: Request) -> tuple[EntryRow, bool]:
-        origin = current_origin()
         key = request.key
-        stored = None if request.messages is None else json.encode(request.messages, "messages")
-        if key is None and request.id is None and origin is not None:
-            said = json.encode([_without_id(each) for each in request.messages or ()], "messages")
-            key = origin.key(self._agent, "turn", request.kind, said, self._commits.current())
-        options = json.encode(request.options or {}, "options")
-        metadata = None if request.metadata is None else json.encode(request.metadata, "metadata")
+        if key is None and request.id is None:
+            key = self.derived_key(request)
+        texts = _texts(request)  # now: the caller may change what it has handed in
         existing = self._admitted_here(request.id, key) or await self.existing(request.id, key)
         if existing is not None:
             return existing, False
+        entry = self._entry(replace(request, key=key), texts)
+        unit = self._commits.current()
+        if unit is not None:
+            unit.entries.append(entry)
+        try:
+            await self._commits.write([self.acceptance(entry)], lambda: self.accepted(entry))
+        except CommitRefused:
+            existing = await self.existing(request.id, key)
+            if existing is None:
+                raise
+            return existing, False
+        return entry, True
+
+    def derived_key(self, request: Request) -> str | None:
+        """What this is recognised by if the work around it runs again; None: nothing does."""
+        origin = current_origin()
+        if origin is None:
+            return None
+        messages = [_without_id(each) for each in request.messages or ()]
+        said = json.encode([messages, request.target, request.options or {}], "messages")
+        return origin.key(self._agent, "turn", request.kind, said, self._commits.current())
+
+    def entry(self, request: Request) -> EntryRow:
+        """The next entry; it is to be stored with its `acceptance`, and `accepted` then."""
+        return self._entry(request, _texts(request))
+
+    def _entry(self, request: Request, texts: tuple[str | None, str, str | None]) -> EntryRow:
+        messages, options, metadata = texts
         self._last_seq += 1
-        entry = EntryRow(
+        return EntryRow(
             seq=self._last_seq,
             id=request.id or self._activation.ids.new("request"),
             kind=request.kind,
             origin=request.origin,
             policy=request.policy,
-            key=key,
+            key=request.key,
             state="accepted",
             outcome=None,
             error=None,
-            messages=stored,
+            messages=messages,
             options=options,
             metadata=metadata,
             target=request.target,
@@ -125,19 +150,8 @@ class Inbox:
             started_at=None,
             ended_at=None,
         )
-        unit = self._commits.current()
-        if unit is not None:
-            unit.entries.append(entry)
-        try:
-            await self._commits.write([self._acceptance(entry)], lambda: self._accepted(entry))
-        except CommitRefused:
-            existing = await self.existing(request.id, key)
-            if existing is None:
-                raise
-            return existing, False
-        return entry, True
 
-    def _acceptance(self, entry: EntryRow) -> Operation:
+    def acceptance(self, entry: EntryRow) -> Operation:
         return rows.ACCEPT, (
             self._agent,
             entry.seq,
@@ -154,8 +168,14 @@ class Inbox:
             entry.accepted_at,
         )
 
-    def _accepted(self, entry: EntryRow) -> None:
+    def accepted(self, entry: EntryRow) -> None:
         self._open[entry.seq] = entry
+        emit = self._activation.events.emit
+        emit(events.InboxAccepted, self._agent, entry.id, entry.kind, entry.origin)
+        if entry.origin == "submission":
+            emit(events.SubmissionCreated, self._agent, entry.id, entry.key)
+        if entry.kind == "message":
+            emit(events.MessageRequest, self._agent, entry.id)
         if self.on_accepted is not None:
             self.on_accepted(entry)
 
@@ -266,6 +286,16 @@ class Inbox:
     async def _fetch_one(self, query: Query, value: str) -> EntryRow | None:
         found = await self.fetch(query, value)
         return found[0] if found else None
+
+
+def _texts(request: Request) -> tuple[str | None, str, str | None]:
+    """Messages, options and metadata, as they are stored."""
+    messages, metadata = request.messages, request.metadata
+    return (
+        None if messages is None else json.encode(messages, "messages"),
+        json.encode(request.options or {}, "options"),
+        None if metadata is None else json.encode(metadata, "metadata"),
+    )
 
 
 def _without_id(message: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ One row is the record of something that the agent was asked, and of the turn tha
 | --- | --- |
 | `seq` | the order in which entries were accepted; turns run in it |
 | `id` | the request id: of the entry, of its turn and of its stream |
-| `kind` | `message` (new messages), `regenerate` (another answer) or `continue` (go on with the last one) |
+| `kind` | `message`, `regenerate` (another answer), `continue` (the last one), `add` (messages, no turn) |
 | `origin` | through which door it came: `chat`, `save`, `submission`, … |
 | `policy` | what becomes of it when others wait too: `queue`, `latest`, `merge` or `debounce:<ms>` |
 | `key` | the dedupe key: a second entry with it is the first one |
@@ -26,7 +26,7 @@ from typing import Literal
 
 from outlast.store.operations import BulkStatement, Query, Statement
 
-Kind = Literal["message", "regenerate", "continue"]
+Kind = Literal["message", "regenerate", "continue", "add"]
 State = Literal["accepted", "running", "ended"]
 Outcome = Literal["completed", "error", "aborted", "skipped", "interrupted"]
 

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from outlast.chat.calling import Called, CallEnd, Calls
 from outlast.chat.chunks import Encoder
-from outlast.chat.config import MAX_STEPS, Step, TurnConfig, TurnContext
-from outlast.chat.history import to_model_messages
+from outlast.chat.config import MAX_STEPS, TurnConfig, TurnContext
+from outlast.chat.history import to_model_messages, tool_return
+from outlast.chat.hooks import (
+    PrepareStepContext,
+    Step,
+    StepConfig,
+    StepContext,
+    ToolResult,
+    is_overridden,
+    told,
+)
+from outlast.chat.keyed import KeyedCalls
+from outlast.chat.ledger import Ledger
 from outlast.chat.model import open_stream, resolve
 from outlast.chat.model_settings import model_settings
 from outlast.chat.output import OutputType
 from outlast.chat.prompt import with_capabilities
+from outlast.chat.session import Session
 from outlast.chat.shortening import shortened
-from outlast.chat.tools import (
-    CallResult,
-    Toolbox,
-    cannot_be_stored,
-    marked_methods,
-    toolset_of,
-)
-from outlast.chat.turn import Turn
+from outlast.chat.tool_parts import is_settled, tool_name
+from outlast.chat.tools import marked_methods
+from outlast.chat.toolset import tools_of
+from outlast.chat.turn import Turn, TurnAborted
+from outlast.host.activation import Activation
 
 if TYPE_CHECKING:
+    from pydantic_ai import RunContext
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
+
+logger = logging.getLogger("outlast.chat")
 
 
 class Answering(Protocol):
@@ -40,75 +53,110 @@ class Answering(Protocol):
     telemetry: Any
 
     def get_model(self) -> Any: ...
-    def get_system_prompt(self) -> str: ...
+    def get_system_prompt(self) -> Any: ...
     def get_tools(self) -> Any: ...
     async def before_turn(self, context: TurnContext) -> TurnConfig | None: ...
+    async def before_step(self, context: PrepareStepContext) -> StepConfig | None: ...
+    async def before_tool_call(self, context: Any) -> Any: ...
+    async def after_tool_call(self, context: Any) -> Any: ...
+    async def on_step_finish(self, context: StepContext) -> None: ...
 
 
-class TurnAborted(Exception):
-    """The turn was stopped; what it has said is kept. Never leaves `outlast`."""
+@dataclass(slots=True)
+class Surroundings:
+    """What a turn finds, besides the agent and the conversation."""
+
+    activation: Activation
+    ledger: Ledger
+    keyed: KeyedCalls
+    session: Session = field(default_factory=Session)
+    client_tools: Sequence[Any] = ()
 
 
-async def answer(agent: Answering, turn: Turn, path: Sequence[dict[str, Any]]) -> None:
+async def answer(
+    agent: Answering, turn: Turn, path: Sequence[dict[str, Any]], around: Surroundings
+) -> None:
     """Run a turn to its end. Raises `TurnAborted`, or what went wrong."""
+    run = await turn.unless_stopped(_prepared(agent, turn, path, around))
+    try:
+        await run.steps()
+    finally:
+        await run.toolset.__aexit__(None, None, None)
+
+
+async def _prepared(
+    agent: Answering, turn: Turn, path: Sequence[dict[str, Any]], around: Surroundings
+) -> _Run:
+    """Everything that a turn needs, as the agent, its hooks and the request set it."""
     from pydantic_ai import RunContext
     from pydantic_ai.usage import RunUsage
 
-    model: Model = resolve(agent.get_model())
-    config = TurnConfig()
+    model: Model = resolve(await told(agent.get_model))
     usage = RunUsage()
-    toolset = toolset_of(marked_methods(agent), agent.get_tools())
     context: RunContext[Any] = RunContext(deps=agent, model=model, usage=usage)
-    names = tuple(each for each in await toolset.get_tools(context))
-    system = with_capabilities(agent.get_system_prompt(), names)
-    shown = system
-    messages = to_model_messages(shortened(path), instructions=shown).messages
-    config = await _config(agent, turn, shown, list(messages), names) or config
-    if config.model is not None:
-        model = resolve(config.model)
-        context = replace(context, model=model)
-    if config.tools is not None:
-        toolset = toolset_of(marked_methods(agent), agent.get_tools(), config.tools)
-    if config.tools is not None or config.active_tools is not None:
-        active = config.active_tools
-        offered = await toolset.get_tools(context)
-        names = tuple(each for each in offered if active is None or each in active)
-        system = with_capabilities(agent.get_system_prompt(), names)
-    if config.system is not None:
-        system = config.system
-    if config.messages is not None:
-        messages = list(config.messages)
-    elif system != shown:
-        messages = to_model_messages(shortened(path), instructions=system).messages
-    async with toolset:
-        await _Run(agent, turn, config, model, Toolbox(toolset, context), messages, usage).steps()
-
-
-async def _config(
-    agent: Answering,
-    turn: Turn,
-    system: str,
-    messages: Sequence[ModelMessage],
-    names: tuple[str, ...],
-) -> TurnConfig | None:
-    config: Any = agent.before_turn(
-        TurnContext(
+    sources = [marked_methods(agent), await told(agent.get_tools), list(around.client_tools)]
+    tools = tools_of(*sources)
+    tools.toolset = await tools.toolset.for_run(context)
+    await tools.toolset.__aenter__()
+    try:
+        offered = await tools.get(context)
+        said = around.session.system_prompt
+        said = await told(agent.get_system_prompt) if said is None else said
+        prompt = await _with_instructions(said, tools.toolset, context)
+        system = with_capabilities(prompt, tuple(offered))
+        window = around.session.window(path)
+        shown = TurnContext(
             request_id=turn.request_id,
             message_id=turn.message_id,
             origin=turn.entry.origin,
             continuation=turn.is_continuation,
             system=system,
-            messages=messages,
-            tool_names=names,
+            messages=to_model_messages(shortened(window), instructions=system).messages,
+            model=model,
+            tools={name: each.tool_def for name, each in offered.items()},
             body=turn.body,
             signal=turn.abort,
         )
-    )
-    if hasattr(config, "__await__"):
-        config = await config
-    if config is not None and not isinstance(config, TurnConfig):
-        raise TypeError(f"before_turn returns a TurnConfig or None, not {config!r}")
-    return config
+        config = await told(agent.before_turn, shown)
+        if config is None:
+            config = TurnConfig()
+        elif not isinstance(config, TurnConfig):
+            raise TypeError(f"before_turn returns a TurnConfig or None, not {config!r}")
+        if config.model is not None:
+            model = resolve(config.model)
+            context = replace(context, model=model)
+        if config.tools is not None:
+            await tools.toolset.__aexit__(None, None, None)
+            tools = tools_of(*sources, config.tools)
+            tools.toolset = await tools.toolset.for_run(context)
+            await tools.toolset.__aenter__()
+        if config.system is not None:
+            system = config.system
+        elif config.tools is not None or config.active_tools is not None:
+            active = config.active_tools
+            names = await tools.get(context)
+            able = tuple(name for name in names if active is None or name in active)
+            system = with_capabilities(prompt, able)
+        encoder = Encoder(
+            send_reasoning=agent.send_reasoning
+            if config.send_reasoning is None
+            else config.send_reasoning
+        )
+        calls = Calls(
+            agent, around.activation, around.ledger, around.keyed, turn, encoder, tools, context
+        )
+        return _Run(agent, turn, config, model, calls, encoder, window, system, usage, context)
+    except BaseException:
+        await tools.toolset.__aexit__(None, None, None)
+        raise
+
+
+async def _with_instructions(system: str, toolset: Any, context: RunContext[Any]) -> str:
+    """The prompt, and what toolsets say about the use of their tools."""
+    given = await toolset.get_instructions(context)
+    parts = [] if given is None else [given] if not isinstance(given, list | tuple) else given
+    texts = [each if isinstance(each, str) else each.content for each in parts]
+    return "\n\n".join([system, *(text for text in texts if text)])
 
 
 @dataclass(slots=True)
@@ -117,17 +165,21 @@ class _Run:
     turn: Turn
     config: TurnConfig
     model: Model
-    toolbox: Toolbox
-    messages: list[ModelMessage]
+    calls: Calls
+    encoder: Encoder
+    window: list[dict[str, Any]]
+    system: str
     usage: Any
+    context: RunContext[Any]
+    messages: list[ModelMessage] = field(default_factory=list)
+
+    @property
+    def toolset(self) -> Any:
+        return self.calls.tools.toolset
 
     async def steps(self) -> None:
         """Step after step, until the model has nothing left to call or something says stop."""
-        turn, config = self.turn, self.config
-        hides = config.send_reasoning is False or (
-            config.send_reasoning is None and not self.agent.send_reasoning
-        )
-        encoder = Encoder(send_reasoning=not hides)
+        turn, config, encoder = self.turn, self.config, self.encoder
         output = None if config.output is None else OutputType(config.output)
         most = config.max_steps or self.agent.max_steps or MAX_STEPS
         first = _steps_of(turn.begun)
@@ -135,44 +187,68 @@ class _Run:
         # What goes on with a message keeps it; a start with an id begins the message anew.
         turn.emit(encoder.start(None if turn.is_continuation else turn.message_id))
         try:
+            await self._call_approved(first)
+            self.messages = self._conversation()
             while True:
                 turn.emit(encoder.start_step(first + len(done) + 1))
-                response = await self._ask(encoder, output)
-                calls = response.tool_calls
-                if calls:
-                    await self._call(calls, encoder)
+                response = await self._ask(output, done)
+                called = response.tool_calls
+                ends = await self._call(called, len(done)) if called else []
                 for chunk in encoder.finish_step(response):
                     turn.emit(chunk)
-                done.append(Step(len(done), response, tuple(call.tool_name for call in calls)))
-                if not calls or len(done) >= most:
+                done.append(Step(len(done), response, tuple(call.tool_name for call in called)))
+                if called:
+                    await turn.stream.stored()  # what tools did is durable before the next request
+                await self._finished(response, called, ends, len(done) - 1)
+                if turn.abort.is_set:
+                    raise TurnAborted
+                if not called or len(done) >= most or any(end.state == "open" for end in ends):
                     break
                 if any(condition(done) for condition in config.stop_conditions()):
                     break
-                await turn.stream.stored()  # what the tools did is durable before the next request
         except BaseException:
             for chunk in encoder.close():
                 turn.emit(chunk)
             raise
-        if output is not None:
+        if output is not None and not called:
             turn.output = output.parsed(response.text or "")
         turn.stream.hold()  # a stream that is whole is that of a turn that has ended
         turn.emit(encoder.finish(response.finish_reason, self.usage))
 
-    async def _ask(self, encoder: Encoder, output: OutputType | None) -> ModelResponse:
-        turn, config = self.turn, self.config
+    # --- the model -------------------------------------------------------------------------------
+
+    def _conversation(self) -> list[ModelMessage]:
+        if self.config.messages is not None:
+            return list(self.config.messages)
+        window = self.window
+        if self.turn.is_continuation:
+            window = [*window[:-1], self.turn.builder.message()]
+        return to_model_messages(shortened(window), instructions=self.system).messages
+
+    async def _ask(self, output: OutputType | None, done: Sequence[Step]) -> ModelResponse:
+        turn, config, encoder = self.turn, self.config, self.encoder
+        step = await self._step_config(done)
+        model = self.model if step.model is None else resolve(step.model)
+        if step.messages is not None:
+            self.messages = list(step.messages)
+        messages = self.messages
+        if step.system is not None:
+            messages = [*messages[:-1], _instructed(messages[-1], step.system)]
         retries = config.max_retries
         patience = config.chat_stream_stall_timeout
+        turn.patience = self.agent.chat_stream_stall_timeout if patience is None else patience
         telemetry = config.telemetry if config.telemetry is not None else self.agent.telemetry
         async with open_stream(
-            self.model,
-            self.messages,
-            self._settings(),
-            await self._parameters(output),
+            model,
+            messages,
+            self._settings(step),
+            await self._parameters(output, step, model),
             abort=turn.abort,
-            stall_timeout=self.agent.chat_stream_stall_timeout if patience is None else patience,
+            stall_timeout=turn.patience,
             max_retries=self.agent.max_retries if retries is None else retries,
             instrument=telemetry,
         ) as stream:
+            turn.stage = "stream"
             async for event in stream:
                 more = encoder.more_text(event)
                 if more is not None:
@@ -192,8 +268,31 @@ class _Run:
         self.messages.append(response)
         return response
 
-    def _settings(self) -> ModelSettings:
+    async def _step_config(self, done: Sequence[Step]) -> StepConfig:
+        hook = self.agent.before_step
+        if not is_overridden(hook):
+            return StepConfig()
+        offered = await self.calls.offered(self.config.active_tools)
+        context = PrepareStepContext(
+            self.turn.request_id,
+            len(done),
+            tuple(done),
+            self.model,
+            list(self.messages),
+            tuple(each.name for each in offered),
+            self.turn.abort,
+        )
+        config = await self.turn.unless_stopped(told(hook, context))
+        if config is not None and not isinstance(config, StepConfig):
+            raise TypeError(f"before_step returns a StepConfig or None, not {config!r}")
+        return config or StepConfig()
+
+    def _settings(self, step: StepConfig) -> ModelSettings:
         config = self.config
+        choice = config.tool_choice if step.tool_choice is None else step.tool_choice
+        options = config.provider_options
+        if step.provider_options is not None:
+            options = {**(options or {}), **step.provider_options}
         return model_settings(
             max_output_tokens=config.max_output_tokens,
             temperature=config.temperature,
@@ -205,78 +304,101 @@ class _Run:
             seed=config.seed,
             timeout=config.timeout,
             headers=config.headers,
-            tool_choice=config.tool_choice,
-            provider_options=config.provider_options,
+            tool_choice=choice,
+            provider_options=options,
         )
 
-    async def _parameters(self, output: OutputType | None) -> ModelRequestParameters:
+    async def _parameters(
+        self, output: OutputType | None, step: StepConfig, model: Model
+    ) -> ModelRequestParameters:
         from pydantic_ai.models import ModelRequestParameters
 
-        definitions = await self.toolbox.prepare(self.config.active_tools)
+        active = self.config.active_tools if step.active_tools is None else step.active_tools
+        self.context = replace(
+            self.context, model=model, messages=self.messages, run_step=self.context.run_step + 1
+        )
+        offering = self.calls.offered(active, self.context)
+        definitions = await self.turn.unless_stopped(offering)
         parameters = ModelRequestParameters(function_tools=definitions)
-        return parameters if output is None else output.asked_of(self.model, parameters)
+        return parameters if output is None else output.asked_of(model, parameters)
 
-    async def _call(self, calls: Sequence[ToolCallPart], encoder: Encoder) -> None:
-        """Run the calls of one step side by side; each result is told as it comes."""
-        from pydantic_ai.messages import ModelRequest, ToolReturnPart
+    # --- tools -----------------------------------------------------------------------------------
 
-        turn = self.turn
-
-        async def one(call: ToolCallPart) -> CallResult:
-            result = await self.toolbox.call(call)
-            if result.error is None:
-                try:
-                    turn.emit(encoder.tool_output(call.tool_call_id, result.output))
-                    return result
-                except TypeError as error:
-                    result = cannot_be_stored(call.tool_name, error)
-            assert result.error is not None
-            turn.emit(encoder.tool_error(call.tool_call_id, result.error))
-            return result
-
-        results = await _unless_aborted(turn, [one(call) for call in calls])
-        parts = [
-            ToolReturnPart(
-                call.tool_name,
-                result.output if result.error is None else result.error,
-                call.tool_call_id,
-                outcome="success" if result.error is None else "failed",
-            )
-            for call, result in zip(calls, results, strict=True)
+    async def _call_approved(self, step: int) -> None:
+        """What the user has allowed since the message was stored."""
+        parts = (self.turn.begun or {}).get("parts") or []
+        approved = [
+            Called(part["toolCallId"], name, part.get("input"), approved=True)
+            for part in parts
+            if (name := tool_name(part)) is not None and is_approved(part)
         ]
-        self.messages.append(ModelRequest(parts=parts, instructions=_instructions(self.messages)))
+        if not approved:
+            return
+        await self.calls.offered(None)
+        await self.calls.run(approved, self._conversation(), max(0, step - 1))
+        await self.turn.stream.stored()
+        if self.turn.abort.is_set:
+            raise TurnAborted
+
+    async def _call(self, called: Sequence[ToolCallPart], step: int) -> list[CallEnd]:
+        """Run the calls of one step side by side; each result is told as it comes."""
+        from pydantic_ai.messages import ModelRequest
+
+        calls = [Called(each.tool_call_id, each.tool_name, each.args) for each in called]
+        ends = await self.calls.run(calls, tuple(self.messages), step)
+        parts = [self.turn.builder.call(each.id) for each in calls]
+        returns = [tool_return(part) for part in parts if part is not None and is_settled(part)]
+        if returns:
+            self.messages.append(ModelRequest(parts=returns, instructions=self.system))
+        return ends
+
+    async def _finished(
+        self,
+        response: ModelResponse,
+        called: Sequence[ToolCallPart],
+        ends: Sequence[CallEnd],
+        step: int,
+    ) -> None:
+        hook = self.agent.on_step_finish
+        if not is_overridden(hook):
+            return
+        results = [
+            ToolResult(
+                call.tool_call_id,
+                call.tool_name,
+                end.input,
+                end.output,
+                end.error,
+                is_open=end.state == "open",
+            )
+            for call, end in zip(called, ends, strict=True)
+        ]
+        context = StepContext(self.turn.request_id, step, response, results)
+        if self.turn.following is not None:
+            await self.turn.stream.stored()
+            await self.turn.following.caught_up()
+        try:
+            await self.turn.unless_stopped(told(hook, context))
+        except TurnAborted:
+            raise
+        except Exception:
+            logger.exception("%s: on_step_finish raised", self.turn.agent)
 
 
-async def _unless_aborted(
-    turn: Turn, work: Sequence[Coroutine[Any, Any, CallResult]]
-) -> list[CallResult]:
-    """All of them, or `TurnAborted` as soon as the turn is stopped."""
-    running = [asyncio.ensure_future(each) for each in work]
-
-    def stop() -> None:
-        for task in running:
-            task.cancel()
-
-    forget = turn.abort.listen(stop)
-    try:
-        return list(await asyncio.gather(*running))
-    except asyncio.CancelledError:
-        this = asyncio.current_task()
-        if turn.abort.is_set and not (this is not None and this.cancelling()):
-            raise TurnAborted from None
-        raise
-    finally:
-        forget()
-        stop()
-        await asyncio.wait(running)
+def is_approved(part: dict[str, Any]) -> bool:
+    """Whether this call was allowed, and has not run yet."""
+    approval = part.get("approval")
+    return (
+        part.get("state") == "approval-responded"
+        and not is_settled(part)
+        and isinstance(approval, dict)
+        and approval.get("approved") is True
+    )
 
 
-def _instructions(messages: Sequence[ModelMessage]) -> str | None:
-    for message in reversed(messages):
-        instructions = getattr(message, "instructions", None)
-        if instructions is not None:
-            return str(instructions)
-    return None
+def _instructed(message: ModelMessage, system: str) -> ModelMessage:
+    """The last request, with another system prompt."""
+    return replace(message, instructions=system) if message.kind == "request" else message
 
 
 def _steps_of(message: dict[str, Any] | None) -> int:

@@ -50,6 +50,18 @@ MOVE = Statement(
     key=2,
 )
 
+REPLACE = Statement(
+    "messages replace",
+    sqlite="UPDATE messages SET size = ?3, body = ?4 WHERE agent = ?1 AND id = ?2",
+    postgres="""
+        UPDATE messages SET size = u.size, body = u.body FROM {rows}
+        WHERE messages.agent = u.agent AND messages.id = u.id
+    """,
+    columns=[("agent", "text"), ("id", "text"), ("size", "bigint"), ("body", "text")],
+    key=2,
+    expect=True,
+)
+
 CLEAR = BulkStatement(
     "messages clear",
     sqlite="DELETE FROM messages WHERE agent = ?",

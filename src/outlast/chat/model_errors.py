@@ -145,3 +145,8 @@ def retry_delay(error: BaseException, *, attempt: int, chance: float) -> float:
         return retry_after
     doubled = FIRST_DELAY * 2.0 ** min(attempt - 1, LARGEST_EXPONENT)
     return min(LARGEST_DELAY, float(doubled)) * (0.75 + chance / 4)
+
+
+def shown_to_users(error: BaseException) -> str:
+    """What users see of an error."""
+    return str(error) if isinstance(error, OutlastError) else "An error occurred."

@@ -82,6 +82,11 @@ class MessageBuilder:
         if growing is not None:
             growing.pieces.append(delta)
 
+    def call(self, call_id: str) -> dict[str, Any] | None:
+        """The part of a call, as it stands."""
+        place = self._calls.get(call_id)
+        return None if place is None else self._with_input(self._parts[place])
+
     def message(self) -> dict[str, Any]:
         """The message so far. Chunks applied later do not change it."""
         for growing in (*self._texts.values(), *self._reasonings.values()):
@@ -316,7 +321,7 @@ def cleaned(
 
     Texts are no longer streaming. A call whose input never became complete is dropped. A call that
     ran, or was about to run, ends as an error with this text; one that waits for an approval, was
-    approved and has not run, or calls one of the `waiting` tools (those of the client) stays.
+    approved and has not run, or is one of those that are `waiting` for somebody else (their ids) stays.
     """
     kept = [after for part in _parts_of(message) if (after := _presentable(part, error, waiting))]
     after = {**message, "parts": kept}
@@ -339,7 +344,7 @@ def _presentable(part: object, error: str, waiting: Collection[str]) -> object:
     if state == "input-streaming":
         return None
     is_open = state == "input-available" or part.get("preliminary") is True
-    if not is_open or name in waiting:
+    if not is_open or part.get("toolCallId") in waiting:
         return part
     chunk = {"type": "tool-output-error", "errorText": error}
     return tool_parts.advanced(part, chunk) or part

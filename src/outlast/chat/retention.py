@@ -1,4 +1,4 @@
-"""How long what a turn leaves behind is kept: its stream ten minutes, its entry thirty days.
+"""How long what a turn leaves behind is kept: stream and ledger ten minutes, entries and keys thirty days.
 
 Only turns that have ended are touched. One alarm per agent, set in the commit of a turn's end.
 """
@@ -6,7 +6,7 @@ Only turns that have ended are touched. One alarm per agent, set in the commit o
 from __future__ import annotations
 
 from outlast.agent.unit import Commits
-from outlast.chat import stream_rows
+from outlast.chat import ledger, stream_rows, traces
 from outlast.host.activation import Activation
 from outlast.host.alarms import alarm, alarm_by
 from outlast.store.operations import BulkStatement, Operation, Query
@@ -60,6 +60,8 @@ class Retention:
         await self._commits.commit(
             [
                 (stream_rows.EXPIRE, (self._agent, due)),
+                (ledger.EXPIRE, (self._agent, due, now - KEEP_ENTRIES)),
+                (traces.EXPIRE, (self._agent,)),
                 (_FORGET, (self._agent, now - KEEP_ENTRIES)),
                 alarm(self._agent, ALARM, at),
             ]

@@ -51,6 +51,7 @@ class Stream:
         self._commit: Committing | None = None
         self._waiting: list[str] = []
         self._waiting_size = 0
+        self._attached: list[Operation] = []  # what rides in the commit of the chunks that wait
         self._writing: asyncio.Future[tuple[int, ...]] | None = None
         self._scheduled = False
         self._closed = False
@@ -78,14 +79,26 @@ class Stream:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
+    def attach(self, *operations: Operation) -> None:
+        """Write this together with the chunks appended so far, and before those that follow."""
+        if operations and not self._closed and not self._muted:
+            self._attached += operations
+            if self._writing is None and not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._flush)
+
     def mute(self) -> None:
         """Nothing more is written; its readers wait for the end that they will be told."""
         self._muted = True
-        self._waiting, self._waiting_size = [], 0
+        self._waiting, self._waiting_size, self._attached = [], 0, []
 
     def hold(self) -> None:
         """What waits now is kept for the commit of the turn's end, so that neither is without the other."""
         self._held = True
+
+    @property
+    def is_held(self) -> bool:
+        return self._held
 
     async def room(self) -> None:
         """Wait while too much waits for a commit."""
@@ -97,17 +110,21 @@ class Stream:
 
     async def stored(self) -> None:
         """Wait until everything that was appended is durable. Raises if it will never be."""
-        while (self._waiting and not self._held) or self._writing is not None:
-            if self._writing is None:
+        while ((self._waiting or self._attached) and not self._held) or self._writing is not None:
+            if self._writing is None and not self._scheduled:
                 self._flush()
             if self._writing is not None:
                 await asyncio.wait({self._writing})
+            else:
+                await asyncio.sleep(0)  # others of this tick may have something to add
         if self._failure is not None:
             raise again(self._failure)
 
     def _flush(self) -> None:
         self._scheduled = False
-        if self._closed or self._held or self._writing is not None or not self._waiting:
+        if self._closed or self._held or self._writing is not None:
+            return
+        if not self._waiting and not self._attached:
             return
         assert self._commit is not None
         taken, operations = self._take()
@@ -121,10 +138,11 @@ class Stream:
 
     def _take(self) -> tuple[list[str], list[Operation]]:
         taken, self._waiting, self._waiting_size = self._waiting, [], 0
+        attached, self._attached = self._attached, []
         if not taken:
-            return [], []
+            return [], attached
         row = (self._agent, self.turn, len(self.chunks), len(taken), self._attempt)
-        return taken, [(rows.APPEND, (*row, "\n".join(taken)))]
+        return taken, [(rows.APPEND, (*row, "\n".join(taken))), *attached]
 
     def _written(self, outcome: asyncio.Future[tuple[int, ...]], taken: list[str]) -> None:
         self._writing = None
@@ -136,7 +154,7 @@ class Stream:
             return
         self.chunks += taken
         self._tell()
-        if self._waiting:
+        if self._waiting or self._attached:
             self._flush()
 
     async def settle(self, operations: list[Operation], end: TurnEnd) -> None:
@@ -162,7 +180,7 @@ class Stream:
     def close(self, end: TurnEnd | None = None) -> None:
         """Nothing more is written. Without an end its readers are left: the turn is not over."""
         self._closed = True
-        self._waiting, self._waiting_size = [], 0
+        self._waiting, self._waiting_size, self._attached = [], 0, []
         if end is not None:
             self.end = end
         self._tell()

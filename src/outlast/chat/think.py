@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from outlast.agent.agent import Agent
-from outlast.chat import inbox_rows, retention
+from outlast.chat import inbox_rows, responses, retention
 from outlast.chat.abort import Abort
 from outlast.chat.asking import Asking, StreamCallback, check_text, submission
+from outlast.chat.claims import Claims
 from outlast.chat.config import MAX_STEPS, TurnConfig, TurnContext
+from outlast.chat.hooks import (
+    ChatErrorClassification,
+    ChatErrorContext,
+    ChatResponseResult,
+    ChunkContext,
+    PrepareStepContext,
+    StepConfig,
+    StepContext,
+    ToolCallContext,
+    ToolCallDecision,
+    ToolCallResultContext,
+    is_overridden,
+    told,
+)
 from outlast.chat.inbox import Inbox, Request
-from outlast.chat.overlap import Concurrency
+from outlast.chat.interactions import Interactions
+from outlast.chat.overlap import Concurrency, policy_of
 from outlast.chat.prompt import DEFAULT
+from outlast.chat.responses import Responses
 from outlast.chat.results import Message, Submission, SubmissionStatus, TurnResult
+from outlast.chat.session import Session
 from outlast.chat.transcript import Transcript
+from outlast.chat.turn import Executor
 from outlast.chat.turns import Turns
 from outlast.host.activation import Activation
 from outlast.store.operations import Query
@@ -58,14 +77,40 @@ class Think(Agent):
     unfinished_work: ClassVar[tuple[Query, ...]] = (
         *Agent.unfinished_work,
         inbox_rows.OPEN_AGENTS,
+        responses.DUE_AGENTS,
     )
 
     def _attach(self, activation: Activation) -> None:
         super()._attach(activation)
-        self._inbox = Inbox(activation, self._commits)
-        self._transcript = Transcript(activation, self._facts)
-        self._turns = Turns(self, activation, self._commits, self._inbox, self._transcript)
-        self._asking = Asking(activation, self._commits, self._inbox, self._transcript, self._turns)
+        policy_of(self.message_concurrency)  # a misspelt one is told now
+        commits = self._commits
+        self._inbox = inbox = Inbox(activation, commits)
+        self._transcript = transcript = Transcript(activation, self._facts)
+        self._interactions = Interactions(activation, commits, self._facts, inbox, transcript)
+        repair = self.repair_interrupted_tool_part
+        claims = Claims(
+            activation,
+            commits,
+            inbox,
+            transcript,
+            self._interactions,
+            repair if is_overridden(repair) else None,
+        )
+        hook = self.on_chat_response
+        self._responses = (
+            Responses(hook, activation, commits, inbox, transcript) if is_overridden(hook) else None
+        )
+        self._turns = Turns(
+            self,
+            activation,
+            commits,
+            inbox,
+            transcript,
+            self._interactions,
+            claims,
+            self._responses,
+        )
+        self._asking = Asking(activation, commits, inbox, transcript, self._turns)
 
     # --- what a user may override ----------------------------------------------------------------
 
@@ -85,8 +130,54 @@ class Think(Agent):
         """More tools, beside the methods marked with `@tool`: functions, tools, toolsets."""
         return None
 
+    # --- hooks, in the order in which they are called; each may be a plain `def` -----------------
+
+    async def configure_session(self, session: Session) -> Session:
+        """Called once, when the agent starts: what the model is shown of the conversation."""
+        return session
+
     async def before_turn(self, context: TurnContext) -> TurnConfig | None:
         """Called before each turn; what the returned `TurnConfig` sets is used for it."""
+        return None
+
+    async def before_step(self, context: PrepareStepContext) -> StepConfig | None:
+        """Called before each request to the model; what the returned `StepConfig` sets is used for it."""
+        return None
+
+    async def on_chunk(self, context: ChunkContext) -> None:
+        """Told of each chunk, once it is durable. It never holds up the turn, and may lag behind it."""
+
+    async def before_tool_call(self, context: ToolCallContext) -> ToolCallDecision | None:
+        """Called before a tool runs: `Allow(input=…)`, `Block(reason)`, `Substitute(output)` or None."""
+        return None
+
+    async def after_tool_call(self, context: ToolCallResultContext) -> None:
+        """Told what came of a call, whatever that is."""
+
+    async def on_step_finish(self, context: StepContext) -> None:
+        """Told of each request to the model, when its tools are done too."""
+
+    async def on_chat_response(self, result: ChatResponseResult) -> None:
+        """Told of each answer that is stored, at least once. It may start a turn, and wait for it."""
+
+    def on_chat_error(self, error: Exception, context: ChatErrorContext) -> Any:
+        """Told of every failure of a turn; the text of what is returned is shown to the user.
+
+        Returning the error itself shows nothing of its details.
+        """
+        return error
+
+    def classify_chat_error(
+        self, error: Exception, context: ChatErrorContext
+    ) -> ChatErrorClassification | None:
+        """Called before `on_chat_error`: what kind of failure this is, if you know."""
+        return None
+
+    def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any] | None:
+        """Called for a stored call that has no outcome, before the model is asked.
+
+        Returns the part with an outcome, or another part in its place; None: it is closed as an error.
+        """
         return None
 
     # --- the conversation ------------------------------------------------------------------------
@@ -117,6 +208,10 @@ class Think(Agent):
         """Store messages at the end of the conversation, without a turn. Returns those that were new."""
         return await self._asking.add(messages)
 
+    async def update_message(self, message: Any) -> bool:
+        """Store a message in place of the one with its id. False: there is none."""
+        return await self._asking.update(message)
+
     async def clear_messages(self) -> None:
         """Delete the conversation, with all branches; what was asked before this gets no answer."""
         await self._turns.clear()
@@ -133,6 +228,7 @@ class Think(Agent):
         *,
         idempotency_key: str | None = None,
         body: Mapping[str, Any] | None = None,
+        client_tools: Sequence[Any] | None = None,
         signal: Abort | None = None,
     ) -> TurnResult:
         """Say something, and wait for the answer.
@@ -140,6 +236,7 @@ class Think(Agent):
         `messages` is a text, a message, a list of them, or a function of the conversation that returns
         one of these. With an `idempotency_key` a second call joins the first, also after a restart.
         Cancelling whoever waits does not cancel the turn; setting `signal` does, and `cancel_chat`.
+        `client_tools` are the schemas of tools that the client runs; the next requests have them too.
         """
         check_text("idempotency_key", idempotency_key)
         request = Request(
@@ -147,7 +244,7 @@ class Think(Agent):
             "save",
             self._asking.messages(messages),
             key=idempotency_key,
-            options={"body": dict(body or {})},
+            options=self._asking.options(body, client_tools),
         )
         return await self._asking.ask(request, signal)
 
@@ -156,28 +253,60 @@ class Think(Agent):
         message: Any,
         callback: StreamCallback,
         *,
+        idempotency_key: str | None = None,
         body: Mapping[str, Any] | None = None,
+        client_tools: Sequence[Any] | None = None,
+        executor: Executor | None = None,
         signal: Abort | None = None,
     ) -> None:
         """Say something, and have the answer told to a callback as it comes.
 
         `callback.on_start({"request_id": …})`, then `on_event(chunk)` with the JSON text of each chunk, then
         one of `on_done()`, `on_error(text)` and `on_interrupted()`.
+
+        With an `executor`, a function of the `ToolCall` that may be async, the client's tools are run by it
+        in this turn; they are not remembered, and nobody waits for them after a restart.
         """
+        check_text("idempotency_key", idempotency_key)
+        kept = None if executor is not None else client_tools
         request = Request(
-            "message", "chat", self._asking.messages(message), options={"body": dict(body or {})}
+            "message",
+            "chat",
+            self._asking.messages(message),
+            key=idempotency_key,
+            options=self._asking.options(body, kept),
         )
-        await self._asking.chat(request, callback, signal)
+        await self._asking.chat(request, callback, signal, client_tools or (), executor)
 
     async def stream(
-        self, message: Any, *, body: Mapping[str, Any] | None = None
+        self,
+        message: Any,
+        *,
+        idempotency_key: str | None = None,
+        body: Mapping[str, Any] | None = None,
+        client_tools: Sequence[Any] | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
         """Say something, and iterate over the chunks of the answer."""
+        check_text("idempotency_key", idempotency_key)
         request = Request(
-            "message", "chat", self._asking.messages(message), options={"body": dict(body or {})}
+            "message",
+            "chat",
+            self._asking.messages(message),
+            key=idempotency_key,
+            options=self._asking.options(body, client_tools),
         )
         async for chunk in self._asking.follow(request):
             yield chunk
+
+    async def resume_stream(
+        self, request_id: str, after: int = 0
+    ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+        """The chunks of a request from a place on, each with its place: what is stored, then what comes.
+
+        A stream is kept until ten minutes after its turn has ended.
+        """
+        async for numbered in self._asking.resume(request_id, after):
+            yield numbered
 
     async def submit_messages(
         self,
@@ -187,6 +316,7 @@ class Think(Agent):
         idempotency_key: str | None = None,
         metadata: Any = None,
         body: Mapping[str, Any] | None = None,
+        client_tools: Sequence[Any] | None = None,
     ) -> Submission:
         """Have something answered later: it is durable when this returns, and survives everything.
 
@@ -206,7 +336,7 @@ class Think(Agent):
                 given,
                 id=submission_id,
                 key=idempotency_key,
-                options={"body": dict(body or {})},
+                options=self._asking.options(body, client_tools),
                 metadata=metadata,
             )
         )
@@ -239,35 +369,57 @@ class Think(Agent):
         """Delete submissions that have ended, oldest first. Returns how many."""
         return await self._asking.delete(status, completed_before, limit)
 
-    async def continue_last_turn(self, *, body: Mapping[str, Any] | None = None) -> TurnResult:
+    async def continue_last_turn(
+        self,
+        *,
+        idempotency_key: str | None = None,
+        body: Mapping[str, Any] | None = None,
+        signal: Abort | None = None,
+    ) -> TurnResult:
         """Let the model go on with its last answer, as part of the same message.
 
         The status is `skipped` when the last message is not an answer.
         """
-        return await self._asking.ask(
-            Request("continue", "continue", options={"body": dict(body or {})})
-        )
+        check_text("idempotency_key", idempotency_key)
+        options = self._asking.options(body)
+        request = Request("continue", "continue", key=idempotency_key, options=options)
+        return await self._asking.ask(request, signal)
 
     async def regenerate(
-        self, message_id: str | None = None, *, body: Mapping[str, Any] | None = None
+        self,
+        message_id: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        body: Mapping[str, Any] | None = None,
+        signal: Abort | None = None,
     ) -> TurnResult:
         """Have another answer in place of this one (None: the last). The old one stays, as a branch."""
         check_text("message_id", message_id)
-        return await self._asking.ask(
-            Request("regenerate", "save", target=message_id, options={"body": dict(body or {})})
+        check_text("idempotency_key", idempotency_key)
+        options = self._asking.options(body)
+        request = Request(
+            "regenerate", "save", key=idempotency_key, target=message_id, options=options
         )
+        return await self._asking.ask(request, signal)
 
     @overload
     async def run_turn(
-        self, messages: Any = None, *, mode: Literal["wait"] = "wait", continuation: bool = False
+        self,
+        messages: Any = None,
+        *,
+        mode: Literal["wait"] = "wait",
+        continuation: bool = False,
+        **options: Any,
     ) -> TurnResult: ...
 
     @overload
-    async def run_turn(self, messages: Any, *, mode: Literal["submit"]) -> Submission: ...
+    async def run_turn(
+        self, messages: Any, *, mode: Literal["submit"], **options: Any
+    ) -> Submission: ...
 
     @overload
     async def run_turn(
-        self, messages: Any, *, mode: Literal["stream"], callback: StreamCallback
+        self, messages: Any, *, mode: Literal["stream"], callback: StreamCallback, **options: Any
     ) -> None: ...
 
     async def run_turn(
@@ -277,8 +429,12 @@ class Think(Agent):
         mode: str = "wait",
         continuation: bool = False,
         callback: StreamCallback | None = None,
+        **options: Any,
     ) -> Any:
-        """One door for all: `wait` for the answer, `submit` for later, or `stream` to a callback."""
+        """One door for all: `wait` for the answer, `submit` for later, or `stream` to a callback.
+
+        The options are those of `save_messages`, `submit_messages` and `chat`.
+        """
         if mode not in ("wait", "submit", "stream"):
             raise ValueError(f"mode is wait, submit or stream, not {mode!r}")
         if continuation and (mode != "wait" or messages is not None):
@@ -286,15 +442,62 @@ class Think(Agent):
         if (callback is not None) != (mode == "stream"):
             raise ValueError("a callback is needed for mode='stream', and only there")
         if continuation:
-            return await self.continue_last_turn()
+            return await self.continue_last_turn(**options)
         if messages is None:
             raise ValueError("there are no messages to answer")
         if mode == "submit":
-            return await self.submit_messages(messages)
+            return await self.submit_messages(messages, **options)
         if mode == "stream":
             assert callback is not None
-            return await self.chat(messages, callback)
-        return await self.save_messages(messages)
+            return await self.chat(messages, callback, **options)
+        return await self.save_messages(messages, **options)
+
+    # --- what a turn has left open ---------------------------------------------------------------
+
+    async def add_tool_output(
+        self,
+        tool_call_id: str,
+        output: Any = None,
+        *,
+        error_text: str | None = None,
+        auto_continue: bool = True,
+        client_tools: Sequence[Any] | None = None,
+    ) -> bool:
+        """The result of a call that the client has run. The first answer counts. False: it waits for none.
+
+        When the last open call of a message is answered, and any of the answers said `auto_continue`, the
+        agent goes on with that message. Durable when this returns.
+        """
+        return await self._interactions.add_output(
+            tool_call_id,
+            output,
+            error=error_text,
+            goes_on=auto_continue,
+            client_tools=client_tools,
+        )
+
+    async def add_tool_approval(
+        self,
+        tool_call_id: str,
+        approved: bool,
+        *,
+        reason: str | None = None,
+        auto_continue: bool = True,
+    ) -> bool:
+        """Allow a call, or do not. False: it waits for no approval."""
+        if not isinstance(approved, bool):
+            raise TypeError(f"approved is True or False, not {approved!r}")
+        return await self._interactions.add_approval(
+            tool_call_id, approved, reason=reason, goes_on=auto_continue
+        )
+
+    async def has_pending_interaction(self) -> bool:
+        """Whether a call waits for the client, or for an approval."""
+        return bool(self._interactions.pending)
+
+    async def wait_until_stable(self, timeout: float | None = None) -> bool:
+        """Wait until no turn is under way and no call waits for an answer. False: it took too long."""
+        return await self._asking.stable(timeout)
 
     async def cancel_chat(self, request_id: str, reason: str = "cancelled") -> bool:
         """Stop a turn, or take back what waits for one. Durable when this returns.
@@ -309,10 +512,18 @@ class Think(Agent):
         await super()._prepare()
         await self._transcript.load()
         await self._inbox.load()
+        if self._responses is not None:
+            await self._responses.load()
+        session = await told(self.configure_session, Session())
+        if not isinstance(session, Session):
+            raise TypeError(f"configure_session returns a Session, not {session!r}")
+        self._turns.session = session
 
     async def _start(self) -> None:
         await super()._start()
         self._turns.go_on()
+        if self._responses is not None:
+            self._responses.go_on()
 
     async def _wake(self, source: str) -> None:
         if source == retention.ALARM:

@@ -176,6 +176,11 @@ OPENING = frozenset({"tool-input-start", "tool-input-available", "tool-input-err
 """The chunks that begin a call, if there is none of that id."""
 
 
+def as_object(given: object) -> dict[str, Any]:
+    """An input that is no object, as one."""
+    return plain_object(given) or {}
+
+
 def _with_whole_input(part: Part) -> Part:
     """The part as it is when its call goes on: what came of a half input counts as the input."""
     if part.get("state") != "input-streaming":

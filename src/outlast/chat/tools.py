@@ -1,27 +1,45 @@
-"""Tools: what the model may call. Functions, methods marked with `@tool`, Pydantic AI's own."""
+"""Tools as users write them: methods marked with `@tool`, what is said of each, and what a call tells."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
-from outlast.core.text import described
-
-if TYPE_CHECKING:
-    from pydantic_ai import RunContext
-    from pydantic_ai.messages import ToolCallPart
-    from pydantic_ai.tools import ToolDefinition
-    from pydantic_ai.toolsets import AbstractToolset
+from outlast.chat.abort import Abort
+from outlast.chat.hooks import told
+from outlast.core.clock import seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 Effect = Literal["read", "idempotent", "once"]
 EFFECTS: tuple[Effect, ...] = ("read", "idempotent", "once")
 
-_MARK = "__outlast_tool__"
+MARK = "__outlast_tool__"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool. A parameter of this type is filled in, and not shown to the model."""
+
+    id: str
+    tool_name: str
+    input: Mapping[str, Any]
+    idempotency_key: str  # the same if the call is ever made again
+    request_id: str
+    step_number: int = 0
+    approved: bool = False  # by the user
+    signal: Abort | None = None  # set when the turn is stopped
+
+
+class NotDone:
+    """For `reconcile`: the call that was interrupted has not happened, for certain."""
+
+
+Asked = Callable[..., Any | Awaitable[Any]] | str  # a function of the call, or a method's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +50,9 @@ class ToolSpec:
     name: str | None = None
     description: str | None = None
     timeout: float | None = None
+    needs_approval: bool | Asked = False
+    reconcile: Asked | None = None
+    idempotency_key: Asked | None = None
 
 
 @overload
@@ -44,7 +65,10 @@ def tool(
     effect: Effect = "once",
     name: str | None = None,
     description: str | None = None,
-    timeout: float | None = None,
+    timeout: float | timedelta | None = None,
+    needs_approval: bool | Asked = False,
+    reconcile: Asked | None = None,
+    idempotency_key: Asked | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -54,34 +78,57 @@ def tool(
     effect: Effect = "once",
     name: str | None = None,
     description: str | None = None,
-    timeout: float | None = None,
+    timeout: float | timedelta | None = None,
+    needs_approval: bool | Asked = False,
+    reconcile: Asked | None = None,
+    idempotency_key: Asked | None = None,
 ) -> Any:
     """Make a method of an agent one of its tools.
 
     ```python
-    from outlast import Think, tool
+    from outlast import Think, ToolCall, tool
 
     class Assistant(Think):
         @tool(effect="read")
         async def weather(self, city: str) -> str:
             \"\"\"Current weather in a city.\"\"\"
             return f"sunny in {city}"
+
+        @tool(effect="idempotent", timeout=30)
+        async def charge(self, amount: int, call: ToolCall) -> str:
+            \"\"\"Charge the customer.\"\"\"
+            return f"charged {amount}, key {call.idempotency_key}"
     ```
 
     `effect` says what a second execution would do: "read" (nothing), "idempotent" (nothing, with the same
-    key), "once" (it must not happen by itself).
+    key), "once" (it must not happen by itself). When a call of a "once" tool is interrupted, its outcome is
+    unknown, and `reconcile` is asked: a function of the call, or the name of a method. It returns what the
+    call had returned, `NotDone()` if it has not happened, or None if that cannot be found out.
+
+    `needs_approval` is True, or a function of the call. `idempotency_key` is a function of the call that
+    names what it does: a second call with that name and the same input gets the first one's result, in any
+    turn. `timeout` is in seconds.
     """
     if effect not in EFFECTS:
         raise ValueError(f"a tool's effect is one of {', '.join(EFFECTS)}, not {effect!r}")
-    spec = ToolSpec(effect, name, description, timeout)
+    for what, asked in (("reconcile", reconcile), ("idempotency_key", idempotency_key)):
+        if asked is not None and not callable(asked) and not isinstance(asked, str):
+            raise TypeError(f"{what} is a function or the name of a method, not {asked!r}")
+    limit = None if timeout is None else seconds(timeout)
+    spec = ToolSpec(effect, name, description, limit, needs_approval, reconcile, idempotency_key)
 
     def mark(marked: Any) -> Any:
         if not callable(marked):
             raise TypeError(f"@tool marks a function, not {marked!r}")
-        setattr(marked, _MARK, spec)
+        setattr(marked, MARK, spec)
         return marked
 
     return mark if function is None else mark(function)
+
+
+def spec_of(function: Any) -> ToolSpec:
+    spec = getattr(function, MARK, None)
+    return spec if isinstance(spec, ToolSpec) else ToolSpec()
 
 
 def marked_methods(agent: object) -> list[Callable[..., Any]]:
@@ -95,131 +142,17 @@ def _marked_names(agent_class: type) -> tuple[str, ...]:
     return tuple(
         name
         for name in dir(agent_class)
-        if hasattr(inspect.getattr_static(agent_class, name), _MARK)
+        if hasattr(inspect.getattr_static(agent_class, name), MARK)
     )
 
 
-def toolset_of(*sources: Any) -> AbstractToolset[Any]:
-    """One toolset of everything: functions, tools, toolsets, lists and dicts of them, None."""
-    from pydantic_ai import Tool
-    from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, FunctionToolset
-
-    tools: list[Tool[Any]] = []
-    toolsets: list[AbstractToolset[Any]] = []
-
-    def take(source: Any, name: str | None = None) -> None:
-        if source is None:
-            return
-        if isinstance(source, AbstractToolset):
-            toolsets.append(source)
-        elif isinstance(source, Tool):
-            tools.append(source)
-        elif isinstance(source, Mapping):
-            for key, each in source.items():
-                take(each, key)
-        elif callable(source):
-            spec: ToolSpec = getattr(source, _MARK, ToolSpec())
-            tools.append(
-                Tool(
-                    source,
-                    name=spec.name or name,
-                    description=spec.description,
-                    timeout=spec.timeout,
-                )
-            )
-        elif isinstance(source, Iterable) and not isinstance(source, str | bytes):
-            for each in source:
-                take(each)
-        else:
-            raise TypeError(
-                f"a tool is a function, a pydantic_ai.Tool or a toolset, not {source!r}"
-            )
-
-    for source in sources:
-        take(source)
-    if tools:
-        toolsets.insert(0, FunctionToolset(tools))
-    return CombinedToolset(toolsets)
+async def ask(agent: object, asked: Asked, call: ToolCall) -> Any:
+    """What a function of a call says: of the agent too, if it is a method."""
+    if isinstance(asked, str):
+        return await told(getattr(agent, asked), call)
+    parameters = inspect.signature(asked).parameters
+    is_method = not inspect.ismethod(asked) and next(iter(parameters), None) == "self"
+    return await told(asked, agent, call) if is_method else await told(asked, call)
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
-    """What came of a call: a value, or what the model is told instead."""
-
-    output: Any = None
-    error: str | None = None
-
-
-class Toolbox:
-    """The tools of one turn, as the model sees them in one step."""
-
-    def __init__(self, toolset: AbstractToolset[Any], context: RunContext[Any]) -> None:
-        self._toolset = toolset
-        self._context = context
-        self._tools: dict[str, Any] = {}
-
-    async def prepare(self, active: Sequence[str] | None) -> list[ToolDefinition]:
-        """What is offered to the model; `active`: only these."""
-        self._tools = await self._toolset.get_tools(self._context)
-        if active is not None:
-            self._tools = {name: self._tools[name] for name in self._tools if name in active}
-        return [each.tool_def for each in self._tools.values()]
-
-    async def call(self, call: ToolCallPart) -> CallResult:
-        """Execute a call. Whatever goes wrong is something that the model can read."""
-        from pydantic import ValidationError
-        from pydantic_ai import ModelRetry, ToolReturn
-        from pydantic_ai.exceptions import ToolFailed
-
-        name = call.tool_name
-        found = self._tools.get(name)
-        if found is None:
-            known = ", ".join(sorted(self._tools)) or "none"
-            return CallResult(error=f"There is no tool {name!r}. There are: {known}.")
-        context = replace(
-            self._context,
-            tool_call_id=call.tool_call_id,
-            tool_name=name,
-            max_retries=found.max_retries,
-        )
-        try:
-            validator = found.args_validator
-            arguments = (
-                validator.validate_json(call.args or "{}")
-                if isinstance(call.args, str | type(None))
-                else validator.validate_python(call.args)
-            )
-            async with asyncio.timeout(found.tool_def.timeout):
-                output = await self._toolset.call_tool(name, arguments, context, found)
-        except ValidationError as error:
-            problems = error.errors(include_url=False, include_context=False, include_input=False)
-            return CallResult(error=f"The arguments do not fit: {problems}")
-        except (ModelRetry, ToolFailed) as error:
-            return CallResult(error=error.message)
-        except asyncio.CancelledError:
-            this = asyncio.current_task()
-            if this is not None and this.cancelling():
-                raise
-            return CallResult(error=f"The tool {name!r} was cancelled.")
-        except TimeoutError:
-            return CallResult(error=f"The tool {name!r} took too long and was stopped.")
-        except Exception as error:
-            return CallResult(error=described(error))
-        if isinstance(output, ToolReturn):
-            output = output.return_value
-        return _as_json(output, name)
-
-
-def _as_json(output: Any, name: str) -> CallResult:
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-    try:
-        return CallResult(output=to_jsonable_python(output))
-    except (PydanticSerializationError, ValueError, RecursionError) as error:
-        return cannot_be_stored(name, error)
-
-
-def cannot_be_stored(name: str, error: Exception) -> CallResult:
-    return CallResult(
-        error=f"The tool {name!r} has run, but its result cannot be stored: {described(error)}"
-    )
+current_call: ContextVar[ToolCall | None] = ContextVar("outlast_tool_call", default=None)

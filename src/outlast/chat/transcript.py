@@ -139,7 +139,7 @@ class Transcript:
             return Change([put], self.path, self.leaf)
         at = 0 if under is None else ids.index(under) + 1
         later = self.path[at:]
-        if later and await self._turn_of(later[0]["id"]) is not None:  # another answer to the same
+        if later and await self.turn_of(later[0]["id"]) is not None:  # another answer to the same
             return Change([put], self.path, self.leaf)
         change = Change([put], [*self.path[:at], message, *later], self.leaf)
         if later:
@@ -147,6 +147,21 @@ class Transcript:
             return change
         change.leaf = message["id"]
         return self._with_leaf(change)
+
+    def replacing(self, message: dict[str, Any]) -> Change:
+        """This message in place of the stored one with its id."""
+        return self.with_replaced(Change([], self.path, self.leaf), [message])
+
+    def with_replaced(self, change: Change, messages: Sequence[dict[str, Any]]) -> Change:
+        """The same change, and these messages in place of those with their ids."""
+        after = {message["id"]: message for message in messages}
+        operations = list(change.operations)
+        for id, message in after.items():
+            body = json.encode(message, "message")
+            self._sizes[id] = len(body)
+            operations.append((rows.REPLACE, (self._agent, id, len(body), body)))
+        path = [after.get(each["id"], each) for each in change.path]
+        return Change(operations, path, change.leaf)
 
     async def branching(self, under: str) -> Change:
         """The path ends with this message from now on; what followed it stays in the tree."""
@@ -228,7 +243,7 @@ class Transcript:
         found = await self._activation.store.fetch(rows.PLACE, self._agent, id)
         return (found[0][0], found[0][1]) if found else None
 
-    async def _turn_of(self, id: str) -> str | None:
+    async def turn_of(self, id: str) -> str | None:
         """The request that made a message; None: it was handed in."""
         found = await self._activation.store.fetch(rows.TURN, self._agent, id)
         return found[0][0] if found else None

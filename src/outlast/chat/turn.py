@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
 
 from outlast.chat.abort import Abort
+from outlast.chat.hooks import ChatErrorStage
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.reducer import MessageBuilder
 from outlast.chat.stream import Stream
+from outlast.chat.tool_parts import tool_name
+from outlast.chat.tools import ToolCall
 from outlast.core import json
+from outlast.store.operations import Operation
+
+T = TypeVar("T")
 
 BREATHE_AFTER = 50  # chunks in a row that a model may bring without anybody else getting a word in
 
 current_turn: ContextVar[Turn | None] = ContextVar("outlast_turn", default=None)
 
 
+Executor = Callable[[ToolCall], Any]  # runs a tool of the client; may be async
+
+
 class Waiting(Protocol):
     """The turns of an agent, seen from a turn of another one."""
 
     def waits_for(self, turn: Turn) -> bool: ...
+
+
+class CaughtUp(Protocol):
+    """Whoever follows a turn chunk by chunk."""
+
+    async def caught_up(self) -> None: ...
+
+
+class TurnAborted(Exception):
+    """The turn was stopped; what it has said is kept. Never leaves `outlast`."""
 
 
 class Turn:
@@ -45,8 +65,14 @@ class Turn:
         self.begun = begun  # the message that it goes on with
         self.abort = Abort()
         self.builder = MessageBuilder(begun)
+        self.stage: ChatErrorStage = "turn"  # how far it has come, for whoever is told of an error
+        self.patience: float | timedelta | None = None  # with a model that sends nothing
         self.output: Any = None  # the answer as the type that was asked for
         self.is_running = True
+        self.open_calls: set[str] = set()  # calls that wait for somebody else
+        self.client_tools: frozenset[str] = frozenset()  # the names of those that the client runs
+        self.following: CaughtUp | None = None  # who is told of each chunk
+        self.executor: Executor | None = None  # of the client's tools, if `chat` brought one
         self.waits_for: list[Waiting] = []  # the agents whose turns code inside this one waits for
         self._since_breath = 0
 
@@ -59,15 +85,33 @@ class Turn:
         return self.begun is not None
 
     @property
-    def body(self) -> Mapping[str, Any]:
-        """What came along with the request."""
+    def options(self) -> dict[str, Any]:
+        """What came along with the request: `body`, and `client_tools` if it named some."""
         options = json.decode(self.entry.options)
-        body = options.get("body") if isinstance(options, dict) else None
+        return options if isinstance(options, dict) else {}
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        body = self.options.get("body")
         return body if isinstance(body, dict) else {}
 
-    def emit(self, chunk: str) -> None:
-        """Say something: it becomes part of the stream and of the message."""
+    @property
+    def left_open(self) -> bool:
+        """Whether a call had to wait for somebody else; it may have been answered since."""
+        return bool(self.open_calls)
+
+    def is_for_client(self, part: Mapping[str, Any]) -> bool:
+        """Whether it is somebody else's to answer this call, which is part of the message."""
+        return (
+            part.get("state") == "approval-requested"
+            or tool_name(part) in self.client_tools
+            or part.get("toolCallId") in self.open_calls
+        )
+
+    def emit(self, chunk: str, *operations: Operation) -> None:
+        """Say something: it becomes part of the stream and of the message. What else is written with it."""
         self.stream.append(chunk)
+        self.stream.attach(*operations)
         self.builder.apply(chunk)
         self._since_breath += 1
 
@@ -90,3 +134,24 @@ class Turn:
         self._since_breath = 0
         await asyncio.sleep(0)
         await self.stream.room()
+
+    async def unless_stopped(self, work: Awaitable[T]) -> T:
+        """Code of the user; `TurnAborted` as soon as the turn is stopped, wherever that code waits."""
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+
+        def stop() -> None:
+            task.cancel()
+
+        forget = self.abort.listen(stop)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self.abort.is_set and task.cancelling() == before + 1:
+                raise TurnAborted from None
+            raise
+        finally:
+            forget()
+            if self.abort.is_set and task.cancelling() > before:
+                task.uncancel()

@@ -5,38 +5,52 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from outlast.agent.unit import Commits
-from outlast.chat import stream_rows
+from outlast.chat import events, stream_rows, traces
 from outlast.chat.chunks import Encoder
+from outlast.chat.claims import Claims
+from outlast.chat.failures import Judging, judged
+from outlast.chat.following import Following
+from outlast.chat.hooks import is_overridden
 from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import EntryRow, Outcome
-from outlast.chat.loop import TurnAborted, answer
+from outlast.chat.interactions import AUTO, Interactions
+from outlast.chat.interrupted import close_calls
+from outlast.chat.keyed import KeyedCalls
+from outlast.chat.ledger import Ledger
+from outlast.chat.loop import Answering, Surroundings, answer
 from outlast.chat.messages import sanitised
 from outlast.chat.overlap import is_superseded, quiet_at
 from outlast.chat.reducer import MessageBuilder, cleaned
+from outlast.chat.repair import without_waiting
+from outlast.chat.responses import Responses
 from outlast.chat.results import Message, TurnEnd
 from outlast.chat.retention import Retention
+from outlast.chat.session import Session
 from outlast.chat.stream import Stream, chunks_of
 from outlast.chat.transcript import Change, Transcript
-from outlast.chat.turn import Turn, current_turn
-from outlast.core import json
+from outlast.chat.turn import Executor, Turn, TurnAborted, current_turn
 from outlast.core.errors import CommitRefused, OutlastError, again
 from outlast.core.text import described, storable
+from outlast.core.tracing import traceparent
 from outlast.host.activation import Activation
 from outlast.store.operations import Operation
-
-if TYPE_CHECKING:
-    from outlast.chat.loop import Answering
 
 logger = logging.getLogger("outlast.chat")
 
 FIRST_RETRY = 1.0  # seconds
 LAST_RETRY = 60.0
 INTERRUPTED = "The answer was interrupted."
-HIDDEN = "An error occurred."
+ENDED = "The turn ended before this call was answered."
 _STATUS = {"completed": "settled", "aborted": "stopped", "interrupted": "interrupted"}
+
+
+class Chatting(Answering, Judging, Protocol):
+    """What the turns ask of the agent."""
+
+    def on_chunk(self, context: Any) -> Any: ...
 
 
 class Turns:
@@ -44,11 +58,14 @@ class Turns:
 
     def __init__(
         self,
-        agent: Answering,
+        agent: Chatting,
         activation: Activation,
         commits: Commits,
         inbox: Inbox,
         transcript: Transcript,
+        interactions: Interactions,
+        claims: Claims,
+        responses: Responses | None,
     ) -> None:
         self._object = agent
         self._agent = activation.address.text
@@ -56,25 +73,35 @@ class Turns:
         self._commits = commits
         self._inbox = inbox
         self._transcript = transcript
+        self._interactions = interactions
+        self._claims = claims
+        self._responses = responses  # None: nobody wants to be told
         self._retention = Retention(activation, commits)
+        self._ledger = Ledger(activation)
+        self._keyed = KeyedCalls(activation, self._ledger)
         self._streams: dict[str, Stream] = {}  # of what is open, by request id
         self._waiters: dict[str, list[asyncio.Future[TurnEnd]]] = {}
+        self._watchers: list[asyncio.Future[None]] = []  # who waits for anything to change
         self._pump: asyncio.Task[None] | None = None
         self._pausing: asyncio.Future[None] | None = None
+        self.session = Session()
+        self.executors: dict[str, tuple[Sequence[Any], Executor]] = {}  # tools and all, by request
         self.running: Turn | None = None
+        self.live: Turn | None = None  # the same, until its message is stored
+        interactions.turns = self
         inbox.on_accepted = lambda _: self.go_on()
 
     # --- one after another -----------------------------------------------------------------------
 
     def go_on(self) -> None:
         """See to what is in the inbox, unless that is being done."""
-        if self._pump is None and self._activation.ended is None and self._inbox.first():
+        if self._pump is None and self._activation.ended is None and self._next():
             self._pump = self._activation.spawn(self._see_to_all(), "turns")
 
     async def _see_to_all(self) -> None:
         failures = 0  # in a row
         try:
-            while (entry := self._inbox.first()) is not None:
+            while (entry := self._next()) is not None:
                 try:
                     await self._see_to_or_give_up(entry)
                     failures = 0
@@ -88,6 +115,18 @@ class Turns:
                     await self._pause(min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(failures - 1, 20)))
         finally:
             self._pump = None
+            self.changed()
+
+    def _next(self) -> EntryRow | None:
+        """What is to be seen to next: what was interrupted, what goes on by itself, what was asked first."""
+        entries = self._inbox.open
+        for entry in entries:
+            if entry.state == "running":
+                return entry
+        for entry in entries:
+            if entry.origin == AUTO:
+                return entry
+        return None if not entries or self._interactions.holds(entries) else entries[0]
 
     async def _see_to_or_give_up(self, entry: EntryRow) -> None:
         try:
@@ -115,10 +154,10 @@ class Turns:
             return
         if self._is_superseded(entry):
             async with self._transcript.changing:
-                change = self._transcript.appending(await self._new(entry))
+                change = self._transcript.appending(await self._claims.new(entry))
                 await self._end(entry, "skipped", change=change)
             return
-        await self._run(entry)
+        await self._activation.spawn(self._run(entry), "turn")
 
     async def _pause(self, seconds: float) -> None:
         """Wait this long, or until something has ended without its turn."""
@@ -129,28 +168,26 @@ class Turns:
     def _is_superseded(self, entry: EntryRow) -> bool:
         return is_superseded(entry, [other for other in self._inbox.open if other.seq > entry.seq])
 
-    async def _new(self, entry: EntryRow) -> list[dict[str, Any]]:
-        """The entry's messages that are not stored yet."""
-        messages = [] if entry.messages is None else json.decode(entry.messages)
-        if not all(isinstance(message["id"], str) for message in messages):
-            raise TypeError("a message without an id")
-        known = await self._transcript.known([message["id"] for message in messages])
-        return [message for message in messages if message["id"] not in known]
-
     # --- a turn ----------------------------------------------------------------------------------
 
     async def _run(self, entry: EntryRow) -> None:
         async with self._transcript.changing:
-            turn = await self._claim(entry)
+            turn = await self._claims.claim(entry, self.stream_of)
+            self.running = self.live = turn
         if turn is None:
             await self._end(entry, "skipped")
             return
-        self.running = turn
-        token = current_turn.set(turn)
+        self._tell_start(turn.entry)
+        parent = traceparent()
+        if parent is not None:
+            turn.stream.attach(traces.remembering(self._agent, entry.id, parent))
+        if is_overridden(self._object.on_chunk):
+            turn.following = Following(self._object, turn, self._activation)
+        current_turn.set(turn)
         outcome: Outcome = "completed"
         error: str | None = None
         try:
-            await answer(self._object, turn, self._path_for(turn))
+            await answer(self._object, turn, list(self._transcript.path), self._around(turn))
         except TurnAborted:
             outcome, error = "aborted", turn.abort.reason
             turn.emit(Encoder().abort(turn.abort.reason))
@@ -158,84 +195,48 @@ class Turns:
             if self._activation.ended is not None:
                 raise again(self._activation.ended) from failure
             this = asyncio.current_task()
-            if isinstance(failure, asyncio.CancelledError) and this and this.cancelling():
-                raise  # otherwise it is one that code of the user has let through
-            outcome, error = "error", described(failure)
+            if isinstance(failure, asyncio.CancelledError):
+                if this and this.cancelling():
+                    raise
+                failure = RuntimeError("the code of a hook or of a tool was cancelled")
             logger.error("%s: the turn %s failed", self._agent, entry.id, exc_info=failure)
-            shown = str(failure) if isinstance(failure, OutlastError) else HIDDEN
+            outcome, (error, shown) = "error", await self._judged(turn, failure)
             turn.emit(Encoder().error(shown))
         finally:
             turn.stream.hold()
             turn.is_running = False
             self.running = None
-            current_turn.reset(token)
         await self._settle(turn, outcome, error)
 
-    async def _claim(self, entry: EntryRow) -> Turn | None:
-        """Claim an entry and apply it, in one commit. None: there is nothing to answer."""
-        transcript = self._transcript
-        begun: dict[str, Any] | None = None
-        message_id = self._activation.ids.new("message")
-        if entry.kind == "continue":
-            begun = transcript.path[-1] if transcript.path else None
-            if begun is None or begun.get("role") != "assistant":
-                return None
-            message_id = begun["id"]
-            under = transcript.parent_of(message_id)
-            change = Change([], list(transcript.path), transcript.leaf)
-        elif entry.kind == "regenerate":
-            under = await self._place_of_another_answer(entry.target)
-            if under is None:
-                return None
-            change = await transcript.branching(under)
-        else:
-            new = await self._new(entry)
-            if not new and transcript.is_answered:
-                return None
-            change = transcript.appending(new)
-            under = change.leaf
-        running, operation = self._inbox.claim(entry, under, message_id)
-        await self._commits.commit([operation, *change.operations])
-        transcript.applied(change)
-        now = self._inbox.current(entry)
-        if now is None:
-            raise CommitRefused("it was ended while it was being claimed")
-        self._inbox.claimed(running)
-        stream = self.stream_of(running)
-        stream.open_for(running.attempt, self._activation.submit)
-        turn = Turn(self._agent, running, stream, message_id=message_id, under=under, begun=begun)
-        if now.cancelled is not None:
-            turn.abort.set(now.cancelled)
-        return turn
+    def _around(self, turn: Turn) -> Surroundings:
+        given = self.executors.pop(turn.request_id, None)
+        tools: Sequence[Any] = self._interactions.tools_for(turn.options)
+        if given is not None:
+            tools, turn.executor = given
+        return Surroundings(self._activation, self._ledger, self._keyed, self.session, tools)
 
-    async def _place_of_another_answer(self, target: str | None) -> str | None:
-        """The message under which another answer belongs; None: there is none."""
-        path = self._transcript.path
-        if target is None:
-            if not path:
-                return None
-            if path[-1].get("role") != "assistant":
-                return str(path[-1]["id"])  # it has none yet
-            target = str(path[-1]["id"])
-        found = await self._transcript.place_of(target)
-        if found is None:
-            return None
-        role, parent = found
-        return target if role == "user" else parent
-
-    def _path_for(self, turn: Turn) -> Sequence[dict[str, Any]]:
-        return list(self._transcript.path)
+    async def _judged(self, turn: Turn, failure: Exception) -> tuple[str, str]:
+        """What is stored of an error, and what is shown. What was said is durable by then."""
+        await turn.stream.stored()
+        return await judged(self._object, turn, failure, self._activation.events)
 
     async def _settle(self, turn: Turn, outcome: Outcome, error: str | None) -> None:
         """The end of a turn: answer, outcome and the last chunks in one commit."""
-        if self._inbox.current(turn.entry) is None:  # cleared: nothing of it is kept
-            turn.stream.close(TurnEnd("aborted", None, error))
-            return
-        message = cleaned(turn.builder.message(), error=error or HIDDEN)
-        await self._store_end(turn.entry, turn.stream, message, turn.under, outcome, error, turn)
+        async with self._transcript.changing:
+            if self._inbox.current(turn.entry) is None:  # cleared: nothing of it is kept
+                self.live = None
+                turn.stream.close(TurnEnd("aborted", None, error))
+                return
+            waiting = turn.open_calls if outcome == "completed" else set()
+            said = without_waiting(turn.builder.message(), waiting, ENDED)
+            message = cleaned(said, error=error or ENDED, waiting=waiting)
+            await self._store_end(
+                turn.entry, turn.stream, message, turn.under, outcome, error, turn
+            )
 
     async def _interrupted(self, entry: EntryRow) -> None:
         """A turn whose process died: what it has said is kept, and it is over."""
+        self._tell_start(entry, await traces.parent_of(self._activation, entry.id))
         stream = self.stream_of(entry)
         stream.chunks = await self._stored_chunks(entry.id)
         begun = None
@@ -246,15 +247,17 @@ class Turns:
             builder.apply(chunk)
         stream.open_for(entry.attempt, self._activation.submit)
         stream.hold()
+        await close_calls(self._object, entry, builder, stream, self._ledger)
         outcome: Outcome = "interrupted" if entry.cancelled is None else "aborted"
         error = INTERRUPTED if entry.cancelled is None else entry.cancelled
         encoder = Encoder()
         stream.append(encoder.error(error) if outcome == "interrupted" else encoder.abort(error))
-        message = cleaned(builder.message(), error=INTERRUPTED)
+        message = cleaned(without_waiting(builder.message(), (), ENDED), error=INTERRUPTED)
         if message is not None:
             id = entry.message_id or self._activation.ids.new("message")
             message = {**message, "id": id, "role": "assistant"}
-        await self._store_end(entry, stream, message, entry.target, outcome, error)
+        async with self._transcript.changing:
+            await self._store_end(entry, stream, message, entry.target, outcome, error)
 
     async def _store_end(
         self,
@@ -266,29 +269,44 @@ class Turns:
         error: str | None,
         turn: Turn | None = None,
     ) -> None:
+        """Under `Transcript.changing`."""
         if message is not None:
             message = sanitised(message)
         message_id = None if message is None else message["id"]
         shown = None if message is None else Message(message)
         end = TurnEnd(outcome, shown, error, None if turn is None else turn.output)
-        async with self._transcript.changing:
-            change: Change | None = None
-            if message is not None:
-                status = _STATUS.get(outcome, "settled")
-                change = await self._transcript.answering(
-                    message, under, status=status, turn=entry.id
-                )
-            ended, operation = self._inbox.end(entry, outcome, error, message_id)
-            changes = [] if change is None else change.operations
-            try:
-                await stream.settle([operation, *changes, *self._retention.arm()], end)
-            except CommitRefused:  # cleared in between
-                stream.close(TurnEnd("aborted", None, error))
-                raise
-            if change is not None:
-                self._transcript.applied(change)
+        ended, operation = self._inbox.end(entry, outcome, error, message_id)
+        operations = [operation]
+        change: Change | None = None
+        follower: EntryRow | None = None
+        if message is not None:
+            status = _STATUS.get(outcome, "settled")
+            change = await self._transcript.answering(message, under, status=status, turn=entry.id)
+            operations += change.operations
+            if turn is not None and outcome == "completed" and turn.left_open:
+                operations += self._interactions.opening(message)
+                follower = await self._interactions.continuing(turn, message, change.leaf)
+                if follower is not None:
+                    operations.append(self._inbox.acceptance(follower))
+            if self._responses is not None:
+                operations.append(self._responses.due(entry))
+        try:
+            await stream.settle([*operations, *self._retention.arm()], end)
+        except CommitRefused:  # cleared in between
+            stream.close(TurnEnd("aborted", None, error))
+            raise
+        finally:
+            self.live = None
+        if change is not None and message is not None:
+            self._transcript.applied(change)
+            if turn is not None and turn.left_open:
+                self._interactions.opened(message)
         self._retention.armed()
         self._tell(ended, end)
+        if follower is not None:
+            self._inbox.accepted(follower)
+        if self._responses is not None and message is not None:
+            self._responses.go_on(entry.id)
 
     async def _end(
         self,
@@ -308,9 +326,44 @@ class Turns:
             self._transcript.applied(change)
         self._tell(ended, TurnEnd(outcome, None, error))
 
+    def _tell_start(self, entry: EntryRow, parent: str | None = None) -> None:
+        emit = self._activation.events.emit
+        emit(events.InboxClaimed, self._agent, entry.id, entry.kind)
+        if entry.origin == "submission":
+            emit(events.SubmissionChanged, self._agent, entry.id, "running")
+        emit(
+            events.TurnStarted,
+            self._agent,
+            entry.id,
+            trigger=entry.kind,
+            admission=entry.origin,
+            continuation=entry.kind == "continue",
+            attempt=entry.attempt,
+            parent=parent,
+        )
+
+    def _tell_end(self, entry: EntryRow, end: TurnEnd) -> None:
+        emit, status = self._activation.events.emit, end.status
+        if entry.started_at is not None:
+            now = self._activation.clock.now()
+            took = now - entry.started_at
+            emit(events.TurnFinished, self._agent, entry.id, status, took, end.error)
+        if end.message is not None:
+            emit(events.MessageResponse, self._agent, entry.id, end.message.id)
+        if status == "aborted":
+            emit(events.MessageCancelled, self._agent, entry.id)
+        if entry.origin == "submission":
+            emit(events.SubmissionChanged, self._agent, entry.id, status)
+            if status == "error":
+                emit(events.SubmissionFailed, self._agent, entry.id, end.error or "")
+        emit(events.InboxAcked, self._agent, entry.id, entry.kind, status)
+
     def _tell(self, entry: EntryRow, end: TurnEnd) -> None:
         """It has ended, and that is durable."""
         self._inbox.ended(entry)
+        self.executors.pop(entry.id, None)
+        self._tell_end(entry, end)
+        self.changed()
         if self._pausing is not None and not self._pausing.done():
             self._pausing.set_result(None)
         stream = self._streams.pop(entry.id, None)
@@ -340,6 +393,7 @@ class Turns:
                 return True
             await self._commits.commit([self._inbox.cancel(entry, reason)])
             self._inbox.cancelled(entry, reason)
+        self._activation.events.emit(events.CancelRecorded, self._agent, entry.id, reason)
         self._stop(entry, reason)
         return True
 
@@ -381,6 +435,7 @@ class Turns:
                 outcome: Outcome = "skipped" if entry.state == "accepted" else "aborted"
                 self._tell(entry, TurnEnd(outcome, None, reason))
                 self._stop(entry, reason)
+        self._activation.events.emit(events.MessagesCleared, self._agent)
 
     def _arm_if_open(self) -> list[Operation]:
         return self._retention.arm() if self._inbox.is_busy else []
@@ -399,6 +454,27 @@ class Turns:
         waiter: asyncio.Future[TurnEnd] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(id, []).append(waiter)
         return await waiter
+
+    def changed(self) -> None:
+        """Something about the turns, or about what they have left open, is not as it was."""
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+
+    async def until_stable(self) -> None:
+        """Wait until nothing is under way, and nothing waits for an answer."""
+        while self._is_unstable():
+            watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._watchers.append(watcher)
+            try:
+                await watcher
+            finally:
+                if watcher in self._watchers:
+                    self._watchers.remove(watcher)
+
+    def _is_unstable(self) -> bool:
+        return self._pump is not None or self._inbox.is_busy or bool(self._interactions.pending)
 
     def stream_of(self, entry: EntryRow) -> Stream:
         """The stream of an entry that has not ended: also of one whose turn has not begun."""
@@ -439,3 +515,7 @@ class Turns:
                 if not waiter.done():
                     waiter.set_exception(again(reason))
         self._waiters.clear()
+        for watcher in self._watchers:
+            if not watcher.done():
+                watcher.set_exception(again(reason))
+        self._watchers.clear()

@@ -35,6 +35,22 @@ def to_datetime(milliseconds: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
+def to_milliseconds(moment: datetime, what: str) -> int:
+    """The stored timestamp of an aware datetime; without a time zone, nobody knows when that is.
+
+    ```python
+    from datetime import UTC, datetime
+    from outlast.core.clock import to_milliseconds
+    assert to_milliseconds(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), "start") == 1000
+    ```
+    """
+    if not isinstance(moment, datetime):
+        raise TypeError(f"{what} is a datetime, not {moment!r}")
+    if moment.utcoffset() is None:
+        raise ValueError(f"{what} has no time zone: {moment!r}; use datetime.now(UTC) or the like")
+    return round(moment.timestamp() * 1000)
+
+
 def seconds(duration: float | timedelta) -> float:
     """A duration as the API takes it, in seconds."""
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)

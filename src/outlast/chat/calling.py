@@ -1,0 +1,491 @@
+"""Executing the calls of a step: checked, approved, written into the ledger, run, and told.
+
+Whatever goes wrong becomes a result that the model can read; nothing here ends a turn. A call of a "once"
+tool that has begun and did not return is never said to have failed: its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from outlast.agent.admission import admitting, forget
+from outlast.chat import events
+from outlast.chat.chunks import Encoder
+from outlast.chat.hooks import (
+    Allow,
+    Block,
+    Substitute,
+    ToolCallContext,
+    ToolCallResultContext,
+    is_overridden,
+    told,
+)
+from outlast.chat.keyed import KeyedCalls
+from outlast.chat.ledger import Ledger, origin_of
+from outlast.chat.tools import NotDone, ToolCall, ToolSpec, ask, current_call
+from outlast.chat.toolset import Tools
+from outlast.chat.turn import Turn, TurnAborted
+from outlast.core import json
+from outlast.core.text import described
+from outlast.host.activation import Activation
+
+if TYPE_CHECKING:
+    from pydantic_ai import RunContext
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.tools import ToolDefinition
+
+    from outlast.chat.loop import Answering
+
+logger = logging.getLogger("outlast.chat")
+
+GRACE = 0.5  # seconds that a tool has to stop when it is told to; then it is left behind
+RECONCILE_TIMEOUT = 30.0
+STOPPED = "The turn was stopped before this call began."
+UNKNOWN = "It is not known whether this call has happened: {why}. Do not repeat it without asking."
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call as it stands in the answer of the model, or in a message that goes on."""
+
+    id: str
+    name: str
+    arguments: Any  # JSON text, or what it says
+    approved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """What came of a call; `open`: it waits for an approval, or for the client."""
+
+    state: Literal["done", "failed", "unknown", "open"]
+    output: Any = None
+    error: str | None = None
+    input: Mapping[str, Any] | None = None
+
+
+class Calls:
+    """The calls of one turn."""
+
+    def __init__(
+        self,
+        agent: Answering,
+        activation: Activation,
+        ledger: Ledger,
+        keyed: KeyedCalls,
+        turn: Turn,
+        encoder: Encoder,
+        tools: Tools,
+        context: RunContext[Any],
+    ) -> None:
+        self._agent = agent
+        self._activation = activation
+        self._ledger = ledger
+        self._keyed = keyed
+        self._turn = turn
+        self._encoder = encoder
+        self.tools = tools
+        self._context = context
+        self._found: dict[str, Any] = {}  # what the model was offered
+        self._active: Sequence[str] | None = None
+
+    async def offered(
+        self, active: Sequence[str] | None, context: RunContext[Any] | None = None
+    ) -> list[ToolDefinition]:
+        """What the model is offered in the next step; `active`: only these."""
+        if context is not None:
+            self._context = context
+        self.tools.toolset = await self.tools.toolset.for_run_step(self._context)
+        found = await self.tools.get(self._context)
+        self._found = {
+            name: each for name, each in found.items() if active is None or name in active
+        }
+        if self._turn.executor is None:
+            self._turn.client_tools = frozenset(
+                name for name, each in self._found.items() if each.tool_def.kind == "external"
+            )
+        return [each.tool_def for each in self._found.values()]
+
+    async def run(
+        self, calls: Sequence[Called], messages: Sequence[ModelMessage], step: int
+    ) -> list[CallEnd]:
+        """Side by side, to the end of each; every outcome is told as it comes."""
+        if len(calls) == 1:
+            return [await self._one(calls[0], messages, step)]
+        return list(await asyncio.gather(*(self._one(call, messages, step) for call in calls)))
+
+    # --- one call --------------------------------------------------------------------------------
+
+    async def _one(self, call: Called, messages: Sequence[ModelMessage], step: int) -> CallEnd:
+        began = self._activation.clock.now()
+        running = _Running(self, call, messages, step)
+        end = await running.end()
+        if end.state == "open":
+            self._turn.open_calls.add(call.id)
+            return end
+        self._tell(call, running, end)
+        hook = self._agent.after_tool_call
+        if is_overridden(hook):
+            context = ToolCallResultContext(
+                call.name,
+                end.input or {},
+                call.id,
+                self._turn.request_id,
+                step,
+                messages,
+                duration_ms=self._activation.clock.now() - began,
+                success=end.state == "done",
+                output=end.output,
+                error=end.error,
+                unknown=end.state == "unknown",
+            )
+            try:
+                await self._turn.unless_stopped(told(hook, context))
+            except TurnAborted:
+                pass
+            except Exception:
+                logger.exception("%s: after_tool_call raised", self._activation.address)
+        return end
+
+    def _tell(self, call: Called, running: _Running, end: CallEnd) -> None:
+        """The outcome, as a chunk, in one commit with what the ledger knows of it."""
+        turn, encoder = self._turn, self._encoder
+        operations = running.ending(end)
+        if end.state == "done":
+            turn.emit(encoder.tool_output(call.id, end.output), *operations)
+            return
+        outcome: Literal["failed", "unknown"] = "failed" if end.state == "failed" else "unknown"
+        turn.emit(encoder.tool_error(call.id, end.error or "", outcome=outcome), *operations)
+
+
+class _Running:
+    """One call, from its arguments to its outcome."""
+
+    def __init__(
+        self, calls: Calls, call: Called, messages: Sequence[ModelMessage], step: int
+    ) -> None:
+        self._calls = calls
+        self._call = call
+        self._messages = messages
+        self._step = step
+        self._agent = calls._agent
+        self._turn = calls._turn
+        self._spec = ToolSpec()
+        self._key: str | None = None
+        self._has_begun = False
+        self._made = ToolCall(call.id, call.name, {}, "", "")
+        self._origin = origin_of(
+            calls._activation.address.text, self._turn.request_id, self._turn.message_id, call.id
+        )
+
+    async def end(self) -> CallEnd:
+        """What comes of it."""
+        try:
+            end = await self._judged()
+        except TurnAborted:
+            end = CallEnd("failed", error=STOPPED)
+        except Exception as error:  # of a hook, or of something that it was told
+            end = CallEnd("failed", error=described(error))
+        return end if end.input is not None else replace(end, input=self._made.input)
+
+    def ending(self, end: CallEnd) -> list[Any]:
+        """What the ledger is told with the outcome."""
+        if not self._has_begun:
+            return []
+        assert end.state != "open"
+        turn, ledger = self._turn, self._calls._ledger
+        kept = json.encode(end.output) if self._key is not None and end.state == "done" else None
+        operations = [ledger.end(turn.request_id, self._call.id, end.state, kept)]
+        if self._key is not None:
+            self._calls._keyed.ended(self._key, end)
+            if end.state == "failed":
+                operations.append(ledger.release(self._key))
+        if self._origin.has_noted:
+            operations.append(forget(self._origin.agent, self._origin.scope))
+        return operations
+
+    # --- before it runs --------------------------------------------------------------------------
+
+    async def _judged(self) -> CallEnd:
+        call, calls = self._call, self._calls
+        found = calls._found.get(call.name)
+        if found is None:
+            known = ", ".join(sorted(calls._found)) or "none"
+            return CallEnd("failed", error=f"There is no tool {call.name!r}. There are: {known}.")
+        definition: ToolDefinition = found.tool_def
+        self._spec = calls.tools.spec(call.name, definition)
+        executor = self._turn.executor if definition.kind == "external" else None
+        if definition.kind == "external" and executor is None:
+            return CallEnd("open")
+        given, arguments, problem = _checked(found, call.arguments)
+        self._made = ToolCall(
+            call.id,
+            call.name,
+            given,
+            f"{self._turn.message_id}:{call.id}",
+            self._turn.request_id,
+            self._step,
+            call.approved,
+            self._turn.abort,
+        )
+        if problem is not None:
+            return CallEnd("failed", error=problem)
+        if not call.approved and await self._needs_approval():
+            return self._ask_for_approval()
+        decision = await self._decision()
+        if isinstance(decision, Block):
+            return _as_json(decision.reason, call.name, "read")
+        if isinstance(decision, Substitute):
+            return _as_json(decision.output, call.name, "read")
+        if isinstance(decision, Allow) and decision.input is not None:
+            if call.approved and dict(decision.input) != given:
+                return CallEnd("failed", error="What was approved cannot be changed afterwards.")
+            given, arguments, problem = _checked(found, dict(decision.input))
+            self._made = replace(self._made, input=given)
+            if problem is not None:
+                return CallEnd("failed", error=problem)
+        return await self._begun_or_replayed(found, arguments, executor)
+
+    async def _needs_approval(self) -> bool:
+        needs = self._spec.needs_approval
+        if isinstance(needs, bool):
+            return needs
+        asking = ask(self._agent, needs, self._made)
+        return bool(await self._turn.unless_stopped(asking))
+
+    def _ask_for_approval(self) -> CallEnd:
+        id = self._call.id
+        self._turn.emit(self._calls._encoder.tool_approval_request(id, f"approval-{id}"))
+        return CallEnd("open")
+
+    async def _decision(self) -> Any:
+        hook = self._agent.before_tool_call
+        if not is_overridden(hook):
+            return None
+        context = ToolCallContext(
+            self._call.name,
+            self._made.input,
+            self._call.id,
+            self._turn.request_id,
+            self._step,
+            self._messages,
+            self._turn.abort,
+        )
+        decision = await self._turn.unless_stopped(told(hook, context))
+        if decision is not None and not isinstance(decision, Allow | Block | Substitute):
+            raise TypeError(
+                f"before_tool_call returns Allow, Block, Substitute or None, not {decision!r}"
+            )
+        return decision
+
+    async def _begun_or_replayed(self, found: Any, arguments: Any, executor: Any) -> CallEnd:
+        calls, spec = self._calls, self._spec
+        input = json.encode(dict(self._made.input), "input")
+        if spec.idempotency_key is not None:
+            named = await ask(self._agent, spec.idempotency_key, self._made)
+            if not isinstance(named, str) or not named:
+                raise TypeError(f"idempotency_key returns a text, not {named!r}")
+            key = f"{self._call.name}:{named}"
+            self._made = replace(self._made, idempotency_key=key)
+            known = await calls._keyed.known(key, self._call.name, input, spec.effect)
+            if known is not None:
+                return CallEnd(known.state, known.output, known.error)
+            self._key = key
+        operation = calls._ledger.begin(
+            self._turn.request_id, self._call.id, self._call.name, spec.effect, self._key, input
+        )
+        self._has_begun = True
+        releases = [] if self._key is None else [calls._ledger.release(self._key)]
+        self._turn.stream.attach(*releases, operation)
+        await self._turn.stream.stored()
+        if self._turn.abort.is_set:  # it has not run, and that is certain
+            return CallEnd("failed", error=STOPPED)
+        return await self._run(found, arguments, executor)
+
+    # --- the tool itself -------------------------------------------------------------------------
+
+    async def _run(self, found: Any, arguments: Any, executor: Any) -> CallEnd:
+        activation, turn, call = self._calls._activation, self._turn, self._call
+        context = replace(
+            self._calls._context,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            tool_call_approved=call.approved,
+            max_retries=found.max_retries,
+        )
+        tool = self._executed(found, arguments, context, executor)
+        work = activation.spawn(tool, f"tool {call.name}", copy_context())
+        began = activation.clock.now()
+        try:
+            cut = await self._watch(work, self._spec.timeout or found.tool_def.timeout)
+            end = self._outcome(work) if cut is None else await self._cut_short(cut)
+        finally:
+            work.cancel()
+        activation.events.emit(
+            events.ToolFinished,
+            turn.agent,
+            turn.request_id,
+            call.id,
+            call.name,
+            self._spec.effect,
+            outcome=end.state,
+            elapsed_ms=activation.clock.now() - began,
+            error=end.error,
+        )
+        return end
+
+    async def _executed(
+        self, found: Any, arguments: Any, context: RunContext[Any], executor: Any
+    ) -> Any:
+        from pydantic_ai import ToolReturn
+
+        current_call.set(self._made)
+        admitting.set(self._origin)
+        self._calls._activation.events.emit(
+            events.ToolStarted,
+            self._turn.agent,
+            self._turn.request_id,
+            self._call.id,
+            self._call.name,
+            self._spec.effect,
+        )
+        if executor is not None:
+            output = await told(executor, self._made)
+        else:
+            toolset = self._calls.tools.toolset
+            output = await toolset.call_tool(self._call.name, arguments, context, found)
+        if isinstance(output, ToolReturn):
+            output = output.return_value
+        if not hasattr(output, "__aiter__"):
+            return output
+        last: Any = None
+        async for last in output:
+            shown = _as_json(last, self._call.name, "read")
+            if shown.state == "done" and not self._turn.abort.is_set:
+                chunk = self._calls._encoder.tool_output(
+                    self._call.id, shown.output, preliminary=True
+                )
+                self._turn.emit(chunk)
+        return last
+
+    async def _watch(
+        self, work: asyncio.Task[Any], timeout: float | None
+    ) -> Literal["stopped", "timeout"] | None:
+        """Wait for the tool. If it is told to stop, it has a moment to do so, and is left behind then."""
+        stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        forget = self._turn.abort.listen(lambda: None if stop.done() else stop.set_result(None))
+        try:
+            await asyncio.wait({work, stop}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            forget()
+        if work.done():
+            return None
+        work.cancel()
+        await asyncio.wait({work}, timeout=GRACE)
+        if not work.done():
+            logger.warning(
+                "%s: the tool %s does not stop; it is left behind",
+                self._turn.agent,
+                self._call.name,
+            )
+            work.add_done_callback(_swallow)
+        elif not work.cancelled() and work.exception() is None:
+            return None  # it was done all the same
+        return "stopped" if stop.done() else "timeout"
+
+    def _outcome(self, work: asyncio.Task[Any]) -> CallEnd:
+        from pydantic_ai import ModelRetry
+        from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
+
+        name, effect = self._call.name, self._spec.effect
+        if work.cancelled():
+            return self._not_known(f"the tool {name!r} was cancelled")
+        error = work.exception()
+        if error is None:
+            return _as_json(work.result(), name, effect)
+        if isinstance(error, ApprovalRequired | CallDeferred):
+            self._has_begun = False
+            ended = self._calls._ledger.end(self._turn.request_id, self._call.id, "failed")
+            self._turn.stream.attach(ended)
+            is_approval = isinstance(error, ApprovalRequired)
+            return self._ask_for_approval() if is_approval else CallEnd("open")
+        if isinstance(error, ModelRetry | ToolFailed):
+            return CallEnd("failed", error=error.message)
+        if not isinstance(error, Exception):
+            raise error
+        return CallEnd("failed", error=described(error))
+
+    async def _cut_short(self, cut: Literal["stopped", "timeout"]) -> CallEnd:
+        name = self._call.name
+        if cut == "stopped":
+            return self._not_known(f"the turn was stopped while the tool {name!r} was running")
+        if self._spec.effect == "once" and self._spec.reconcile is not None:
+            found = await reconciled(self._agent, self._spec, self._made)
+            if found is not None:
+                return found
+        return self._not_known(f"the tool {name!r} took too long and was stopped")
+
+    def _not_known(self, why: str) -> CallEnd:
+        if self._spec.effect == "once":
+            return CallEnd("unknown", error=UNKNOWN.format(why=why))
+        return CallEnd("failed", error=f"{why[0].upper()}{why[1:]}.")
+
+
+async def reconciled(agent: object, spec: ToolSpec, call: ToolCall) -> CallEnd | None:
+    """What `reconcile` finds out about a call that was interrupted; None: nothing."""
+    if spec.reconcile is None:
+        return None
+    try:
+        async with asyncio.timeout(RECONCILE_TIMEOUT):
+            found = await ask(agent, spec.reconcile, call)
+    except Exception:
+        logger.exception("reconcile of the tool %s raised", call.tool_name)
+        return None
+    if found is None:
+        return None
+    if isinstance(found, NotDone) or found is NotDone:
+        return CallEnd("failed", error="The call was interrupted. It has not happened.")
+    return _as_json(found, call.tool_name, spec.effect)
+
+
+def _checked(found: Any, arguments: Any) -> tuple[dict[str, Any], Any, str | None]:
+    """The arguments as an object, as the tool takes them, and what is wrong with them."""
+    from pydantic import ValidationError
+
+    text = arguments if isinstance(arguments, str) else None
+    try:
+        given = json.decode(text or "{}") if arguments is None or text is not None else arguments
+    except ValueError as error:
+        return {}, None, f"The arguments do not fit: they are not JSON ({error})"
+    if not isinstance(given, dict):
+        return {}, None, "The arguments do not fit: they are not an object"
+    try:
+        return given, found.args_validator.validate_python(given), None
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        return given, None, f"The arguments do not fit: {problems}"
+
+
+def _as_json(output: Any, name: str, effect: str) -> CallEnd:
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        plain = to_jsonable_python(output, inf_nan_mode="null", bytes_mode="base64")
+        json.encode(plain, "output")
+        return CallEnd("done", output=plain)
+    except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
+        why = f"the tool {name!r} has run, but its result cannot be stored: {described(error)}"
+        if effect == "once":
+            return CallEnd("unknown", error=UNKNOWN.format(why=why))
+        return CallEnd("failed", error=f"{why[0].upper()}{why[1:]}")
+
+
+def _swallow(task: asyncio.Task[Any]) -> None:
+    """Nobody waits for it any more."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.warning("a tool that was left behind has failed: %s", described(error))

@@ -1,0 +1,151 @@
+"""How a turn begins: an entry is claimed and applied, in one commit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from outlast.agent.unit import Commits
+from outlast.chat import events
+from outlast.chat.hooks import told
+from outlast.chat.inbox import Inbox
+from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.interactions import AUTO, Interactions
+from outlast.chat.repair import closed_as_error, open_calls, repaired
+from outlast.chat.stream import Stream
+from outlast.chat.tool_parts import Part
+from outlast.chat.transcript import Change, Transcript
+from outlast.chat.turn import Turn
+from outlast.core import json
+from outlast.core.errors import CommitRefused
+from outlast.host.activation import Activation
+
+logger = logging.getLogger("outlast.chat")
+
+
+class Claims:
+    """The beginnings of the turns of one agent."""
+
+    def __init__(
+        self,
+        activation: Activation,
+        commits: Commits,
+        inbox: Inbox,
+        transcript: Transcript,
+        interactions: Interactions,
+        repair: Callable[[Part], Any] | None,
+    ) -> None:
+        self._activation = activation
+        self._agent = activation.address.text
+        self._commits = commits
+        self._inbox = inbox
+        self._transcript = transcript
+        self._interactions = interactions
+        self._repair = repair
+
+    async def new(self, entry: EntryRow) -> list[dict[str, Any]]:
+        """The entry's messages that are not stored yet."""
+        messages = [] if entry.messages is None else json.decode(entry.messages)
+        if not all(isinstance(message["id"], str) for message in messages):
+            raise TypeError("a message without an id")
+        known = await self._transcript.known([message["id"] for message in messages])
+        return [message for message in messages if message["id"] not in known]
+
+    async def claim(self, entry: EntryRow, stream_of: Callable[[EntryRow], Stream]) -> Turn | None:
+        """Claim an entry and apply it. None: there is nothing to answer."""
+        transcript, interactions = self._transcript, self._interactions
+        found = await self._place(entry)
+        if found is None:
+            return None
+        change, under, begun = found
+        message_id = begun["id"] if begun is not None else self._activation.ids.new("message")
+        if entry.origin != AUTO:
+            change = await self._repaired(entry, change)
+        if begun is not None:
+            begun = change.path[-1]
+        running, operation = self._inbox.claim(entry, under, message_id)
+        facts = interactions.remembering(json.decode(entry.options))
+        await self._commits.commit([operation, *change.operations, *facts])
+        transcript.applied(change)
+        interactions.remember(facts)
+        now = self._inbox.current(entry)
+        if now is None:
+            raise CommitRefused("it was ended while it was being claimed")
+        self._inbox.claimed(running)
+        stream = stream_of(running)
+        stream.open_for(running.attempt, self._activation.submit)
+        turn = Turn(self._agent, running, stream, message_id=message_id, under=under, begun=begun)
+        if now.cancelled is not None:
+            turn.abort.set(now.cancelled)
+        return turn
+
+    async def _place(
+        self, entry: EntryRow
+    ) -> tuple[Change, str | None, dict[str, Any] | None] | None:
+        """The path as it will be, the message that is answered, and the one that goes on."""
+        transcript = self._transcript
+        if entry.kind == "continue":
+            begun = transcript.path[-1] if transcript.path else None
+            if begun is None or begun.get("role") != "assistant":
+                return None
+            is_other = entry.target is not None and entry.target != begun["id"]
+            if entry.origin == AUTO and (is_other or open_calls(begun)):
+                return None  # the conversation has gone another way
+            change = Change([], list(transcript.path), transcript.leaf)
+            return change, transcript.parent_of(begun["id"]), begun
+        if entry.kind == "regenerate":
+            under = await self._place_of_another_answer(entry.target)
+            return None if under is None else (await transcript.branching(under), under, None)
+        new = await self.new(entry)
+        if not new and transcript.is_answered:
+            return None
+        change = transcript.appending(new)
+        return change, change.leaf, None
+
+    async def _place_of_another_answer(self, target: str | None) -> str | None:
+        """The message under which another answer belongs; None: there is none."""
+        path = self._transcript.path
+        if target is None:
+            if not path:
+                return None
+            if path[-1].get("role") != "assistant":
+                return str(path[-1]["id"])  # it has none yet
+            target = str(path[-1]["id"])
+        found = await self._transcript.place_of(target)
+        if found is None:
+            return None
+        role, parent = found
+        return target if role == "user" else parent
+
+    async def _repaired(self, entry: EntryRow, change: Change) -> Change:
+        """The same, with an outcome for each call that the model will be shown."""
+        try:
+            changed, closed = repaired(change.path)
+        except Exception:  # what is stored may be anything
+            logger.exception("%s: the conversation cannot be repaired", self._agent)
+            return change
+        if not changed:
+            return change
+        if self._repair is not None:
+            changed = [await self._with_hook(message) for message in changed]
+        self._activation.events.emit(
+            events.TranscriptRepaired, self._agent, entry.id, tool_call_ids=tuple(closed)
+        )
+        return self._transcript.with_replaced(change, changed)
+
+    async def _with_hook(self, message: dict[str, Any]) -> dict[str, Any]:
+        """What the agent makes of the calls that have no outcome."""
+        assert self._repair is not None
+        stored = next(each for each in self._transcript.path if each["id"] == message["id"])
+        parts = list(message["parts"])
+        for place, (before, after) in enumerate(zip(stored["parts"], parts, strict=True)):
+            if before is after:
+                continue
+            made = await told(self._repair, {**before, "input": after.get("input", {})})
+            changed, _ = repaired(
+                [{"role": "assistant", "parts": [before]}],
+                lambda part, made=made: closed_as_error(part) if made is None else made,  # type: ignore[misc]
+            )
+            parts[place] = changed[0]["parts"][0]
+        return {**message, "parts": parts}

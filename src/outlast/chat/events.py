@@ -1,0 +1,271 @@
+"""The events of a chat agent: its turns, its messages, its tools and its submissions."""
+
+from __future__ import annotations
+
+from outlast.chat.hooks import ChatErrorStage
+from outlast.chat.results import SubmissionStatus, TurnStatus
+from outlast.core.events import Event
+
+# --- turns ---------------------------------------------------------------------------------------
+
+
+class ChatEvent(Event):
+    """What an event of a turn tells."""
+
+    channel = "chat"
+    request_id: str
+
+
+class TurnStarted(ChatEvent):
+    """It was claimed, and the loop is about to begin. `parent` is the trace that it goes on with."""
+
+    name = "chat:turn:start"
+    trigger: str  # message, regenerate or continue
+    admission: str  # through which door it came
+    continuation: bool
+    attempt: int
+    parent: str | None = None
+
+
+class TurnFinished(ChatEvent):
+    """It has ended, and that is durable."""
+
+    name = "chat:turn:finish"
+    status: TurnStatus
+    duration_ms: int
+    error: str | None = None
+
+
+class ChatRequestFailed(ChatEvent):
+    """Something went wrong in a turn; `on_chat_error` was asked what to show of it."""
+
+    name = "chat:request:failed"
+    severity = "error"
+    stage: ChatErrorStage
+    messages_persisted: bool
+    error: str
+
+
+class StreamStalled(ChatEvent):
+    """The model sent nothing for longer than `chat_stream_stall_timeout`."""
+
+    name = "chat:stream:stalled"
+    severity = "warning"
+    timeout_ms: int
+
+
+class TranscriptRepaired(ChatEvent):
+    """Calls without an outcome were closed before the model was asked."""
+
+    name = "chat:transcript:repaired"
+    severity = "warning"
+    tool_call_ids: tuple[str, ...]
+
+
+class HydrationWindowed(Event):
+    """Only the last part of the conversation fits into memory."""
+
+    name = "chat:hydration:windowed"
+    channel = "chat"
+    hydrated_messages: int
+    budget_bytes: int
+
+
+class StoredDamaged(Event):
+    """Something that is stored cannot be read, and was left out."""
+
+    name = "chat:stored:damaged"
+    channel = "chat"
+    severity = "error"
+    what: str
+    error: str
+
+
+# --- the inbox and its messages ------------------------------------------------------------------
+
+
+class InboxEvent(Event):
+    """What happens to everything that the agent is asked."""
+
+    channel = "inbox"
+    request_id: str
+    kind: str
+
+
+class InboxAccepted(InboxEvent):
+    """It is durable."""
+
+    name = "inbox:accepted"
+    origin: str
+
+
+class InboxClaimed(InboxEvent):
+    """Its turn begins; its messages are part of the conversation."""
+
+    name = "inbox:claimed"
+
+
+class InboxAcked(InboxEvent):
+    """It has ended."""
+
+    name = "inbox:acked"
+    status: TurnStatus
+
+
+class CancelRecorded(Event):
+    """Somebody wants a turn to stop, and that is durable."""
+
+    name = "cancel:recorded"
+    channel = "inbox"
+    request_id: str
+    reason: str
+
+
+class MessageRequest(Event):
+    """A message of a user was accepted."""
+
+    name = "message:request"
+    channel = "message"
+    request_id: str
+
+
+class MessageResponse(Event):
+    """An answer is stored."""
+
+    name = "message:response"
+    channel = "message"
+    request_id: str
+    message_id: str
+
+
+class MessagesCleared(Event):
+    """The conversation was deleted."""
+
+    name = "message:clear"
+    channel = "message"
+
+
+class MessageCancelled(Event):
+    """A turn was cancelled by its user."""
+
+    name = "message:cancel"
+    channel = "message"
+    request_id: str
+
+
+class MessageFailed(Event):
+    """A turn ended with an error."""
+
+    name = "message:error"
+    channel = "message"
+    severity = "error"
+    request_id: str
+    error: str
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+
+class ToolEvent(Event):
+    """What an event of a call tells."""
+
+    channel = "message"
+    request_id: str
+    tool_call_id: str
+    tool_name: str
+
+
+class ToolStarted(ToolEvent):
+    """That it begins is durable."""
+
+    name = "tool:start"
+    effect: str
+
+
+class ToolFinished(ToolEvent):
+    """`outcome` is done, failed, unknown or open."""
+
+    name = "tool:finish"
+    effect: str
+    outcome: str
+    elapsed_ms: int
+    error: str | None = None
+
+
+class ToolAnswered(ToolEvent):
+    """A client has sent the result of a call."""
+
+    name = "tool:result"
+
+
+class ToolApproval(ToolEvent):
+    """A user has allowed a call, or has not."""
+
+    name = "tool:approval"
+    approved: bool
+
+
+class LedgerEvent(Event):
+    """What became of a call with a key that was used before."""
+
+    channel = "message"
+    tool_name: str
+    key: str
+
+
+class LedgerReplayed(LedgerEvent):
+    """The first one's result was given."""
+
+    name = "action:ledger:replayed"
+
+
+class LedgerConflict(LedgerEvent):
+    """Its input differs from the first one's; it was refused."""
+
+    name = "action:ledger:conflict"
+    severity = "warning"
+
+
+class LedgerPending(LedgerEvent):
+    """The first one was interrupted, and nobody knows whether it has happened."""
+
+    name = "action:ledger:pending"
+    severity = "warning"
+
+
+class LedgerReclaimed(LedgerEvent):
+    """The first one did not come to an end, and it is safe to make it again."""
+
+    name = "action:ledger:reclaimed"
+
+
+# --- submissions ---------------------------------------------------------------------------------
+
+
+class SubmissionEvent(Event):
+    """What an event of a submission tells."""
+
+    channel = "message"
+    submission_id: str
+
+
+class SubmissionCreated(SubmissionEvent):
+    """It is durable."""
+
+    name = "submission:create"
+    idempotency_key: str | None
+
+
+class SubmissionChanged(SubmissionEvent):
+    """It is running, or has ended."""
+
+    name = "submission:status"
+    status: SubmissionStatus
+
+
+class SubmissionFailed(SubmissionEvent):
+    """It has ended with an error."""
+
+    name = "submission:error"
+    severity = "error"
+    error: str

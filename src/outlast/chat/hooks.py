@@ -1,0 +1,208 @@
+"""What the hooks of a chat agent are given, and what they may return."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from outlast.chat.abort import Abort
+from outlast.chat.results import Message, TurnStatus
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model
+    from pydantic_ai.usage import RequestUsage
+
+
+async def told(hook: Callable[..., Any], *arguments: Any) -> Any:
+    """What a hook returns, whether it is `async def` or plain."""
+    answer = hook(*arguments)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def is_overridden(hook: Callable[..., Any]) -> bool:
+    """Whether a hook is the user's own: the base class's does nothing, and need not be called."""
+    return getattr(hook, "__module__", None) != "outlast.chat.think"
+
+
+# --- steps ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model request of a turn, and the calls that came of it."""
+
+    number: int  # 0 is the first
+    response: ModelResponse
+    tool_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareStepContext:
+    """What `before_step` is given."""
+
+    request_id: str
+    step_number: int  # 0 is the first
+    steps: Sequence[Step]  # those before
+    model: Model
+    messages: Sequence[ModelMessage]
+    tool_names: tuple[str, ...]
+    signal: Abort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepConfig:
+    """What `before_step` may return: whatever is set here is used for this one step."""
+
+    model: str | Model | None = None
+    system: str | None = None
+    messages: Sequence[ModelMessage] | None = None  # instead of those so far
+    active_tools: Sequence[str] | None = None
+    tool_choice: str | Sequence[str] | None = None
+    provider_options: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What came of a call, as `on_step_finish` sees it."""
+
+    tool_call_id: str
+    tool_name: str
+    input: Any
+    output: Any = None
+    error: str | None = None
+    is_open: bool = False  # it waits for an approval, or for the client
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """What `on_step_finish` is given: one request to the model, and its tools, are done."""
+
+    request_id: str
+    step_number: int
+    response: ModelResponse
+    tool_results: Sequence[ToolResult] = ()
+
+    @property
+    def text(self) -> str:
+        return self.response.text or ""
+
+    @property
+    def reasoning(self) -> str:
+        return self.response.thinking or ""
+
+    @property
+    def files(self) -> Sequence[Any]:
+        return self.response.files
+
+    @property
+    def tool_calls(self) -> Sequence[Any]:
+        return self.response.tool_calls
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.response.finish_reason
+
+    @property
+    def usage(self) -> RequestUsage:
+        return self.response.usage
+
+    @property
+    def provider_metadata(self) -> dict[str, Any] | None:
+        return self.response.provider_details
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkContext:
+    """What `on_chunk` is given: a chunk that is durable, and may have been seen already."""
+
+    request_id: str
+    seq: int
+    chunk: dict[str, Any]
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """Let the call happen; with `input`, as if the model had said that."""
+
+    input: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Do not call the tool: the model reads the reason as its result."""
+
+    reason: str = "This call was not allowed."
+
+
+@dataclass(frozen=True, slots=True)
+class Substitute:
+    """Do not call the tool: this is its result."""
+
+    output: Any
+
+
+ToolCallDecision = Allow | Block | Substitute
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallContext:
+    """What `before_tool_call` is given."""
+
+    tool_name: str
+    input: Mapping[str, Any]
+    tool_call_id: str
+    request_id: str
+    step_number: int
+    messages: Sequence[ModelMessage]
+    signal: Abort
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallResultContext:
+    """What `after_tool_call` is given, whatever came of the call."""
+
+    tool_name: str
+    input: Mapping[str, Any]
+    tool_call_id: str
+    request_id: str
+    step_number: int
+    messages: Sequence[ModelMessage]
+    duration_ms: float
+    success: bool  # blocked and substituted calls are: the model got a valid result
+    output: Any = None
+    error: str | None = None  # if it was no success
+    unknown: bool = False  # it began, and nobody knows whether it has happened
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChatResponseResult:
+    """What `on_chat_response` is given: a turn has ended, and its answer is stored."""
+
+    request_id: str
+    message: Message
+    status: TurnStatus
+    continuation: bool = False
+    error: str | None = None
+
+
+ChatErrorStage = Literal["parse", "persist", "turn", "stream", "recovery", "transcript"]
+ChatErrorClassification = Literal["context_overflow", "rate_limit", "transient", "fatal", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatErrorContext:
+    """What `on_chat_error` and `classify_chat_error` are told besides the error."""
+
+    request_id: str | None
+    stage: ChatErrorStage
+    messages_persisted: bool = True  # the user's messages are stored
+    classification: ChatErrorClassification | None = None

@@ -1,0 +1,311 @@
+"""What a turn leaves open: calls that the client runs, and calls that a user must allow.
+
+The turn ends with them. Each is answered once, the first answer counts; the last answer of a batch makes the
+agent go on with the same message, in a turn of its own. All of that is in the commit of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from outlast.agent.facts import Facts
+from outlast.agent.unit import Commits
+from outlast.chat import events
+from outlast.chat.chunks import Encoder
+from outlast.chat.inbox import Inbox, Request
+from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.reducer import MessageBuilder
+from outlast.chat.repair import open_calls
+from outlast.chat.tool_parts import Part, tool_name
+from outlast.chat.toolset import definition_of
+from outlast.chat.transcript import Transcript
+from outlast.core import json
+from outlast.host.activation import Activation
+from outlast.store.operations import Operation
+
+if TYPE_CHECKING:
+    from outlast.chat.turn import Turn
+
+CLIENT_TOOLS = "chat:client_tools"  # facts: the schemas that the client has sent last,
+OPTED = "chat:opted"  # the message that goes on when its last call is answered,
+OPEN = "chat:open"  # and the message that waits, with what had been asked by then
+AUTO = "auto"  # the origin of a turn that goes on by itself
+REFUSED = "The client could not run this tool."
+
+Answer = Callable[[Part], list[str]]  # the chunks that answer a call; none: it has an answer
+
+
+class Live(Protocol):
+    """The turns of the agent, as far as answers concern them."""
+
+    @property
+    def live(self) -> Turn | None:
+        """The turn whose message is not stored yet."""
+        ...
+
+    async def wait(self, id: str) -> Any: ...
+    def go_on(self) -> None: ...
+    def changed(self) -> None: ...
+
+
+class Interactions:
+    """The open calls of one agent."""
+
+    def __init__(
+        self,
+        activation: Activation,
+        commits: Commits,
+        facts: Facts,
+        inbox: Inbox,
+        transcript: Transcript,
+    ) -> None:
+        self._activation = activation
+        self._agent = activation.address.text
+        self._commits = commits
+        self._facts = facts
+        self._inbox = inbox
+        self._transcript = transcript
+        self.turns: Live | None = None
+
+    # --- what is open ----------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> list[Part]:
+        """The calls that somebody else has to answer."""
+        live = None if self.turns is None else self.turns.live
+        message = live.builder.message() if live is not None else self._leaf()
+        found = open_calls(message)
+        if live is None:
+            return found
+        return [part for part in found if live.is_for_client(part)]
+
+    def _leaf(self) -> dict[str, Any] | None:
+        path = self._transcript.path
+        return path[-1] if path and path[-1].get("role") == "assistant" else None
+
+    def holds(self, entries: Sequence[EntryRow]) -> bool:
+        """Whether what was asked before the calls were opened has to wait for their answers.
+
+        Whoever asks something when they are open goes on without answering them.
+        """
+        leaf = self._leaf()
+        if leaf is None or not open_calls(leaf):
+            return False
+        opened = self._facts.get(OPEN, None, None)
+        if not isinstance(opened, dict) or opened.get("message") != leaf["id"]:
+            return False
+        return all(entry.seq <= opened.get("seq", 0) for entry in entries)
+
+    def opening(self, message: Mapping[str, Any]) -> list[Operation]:
+        """For the commit of a turn that leaves calls open; `opened` then."""
+        return [self._facts.operation(OPEN, self._opened(message))]
+
+    def opened(self, message: Mapping[str, Any]) -> None:
+        self._facts.remember(OPEN, self._opened(message))
+
+    def _opened(self, message: Mapping[str, Any]) -> str:
+        return json.encode({"message": message["id"], "seq": self._inbox.last_seq})
+
+    # --- the client's tools ----------------------------------------------------------------------
+
+    def tools_for(self, options: Mapping[str, Any]) -> list[Any]:
+        """The client's tools in a turn: its request's own, or those that came last."""
+        given = options.get("client_tools")
+        return given if isinstance(given, list) else self._facts.get(CLIENT_TOOLS, None, None) or []
+
+    def remembering(self, options: Mapping[str, Any]) -> list[Operation]:
+        """For the commit of a claim; `remember` then. A request that says nothing changes nothing."""
+        given = options.get("client_tools")
+        if not isinstance(given, list) or given == self._facts.get(CLIENT_TOOLS, None, None):
+            return []
+        return [self._facts.operation(CLIENT_TOOLS, json.encode(given))]
+
+    def remember(self, operations: Sequence[Operation]) -> None:
+        """These facts are durable."""
+        for _, arguments in operations:
+            self._facts.remember(str(arguments[1]), str(arguments[2]))
+
+    def forgetting(self) -> list[Operation]:
+        """For the commit that clears the conversation."""
+        return [self._facts.operation(name, "null") for name in (CLIENT_TOOLS, OPTED, OPEN)]
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    async def add_output(
+        self,
+        call_id: str,
+        output: Any = None,
+        *,
+        error: str | None = None,
+        goes_on: bool,
+        client_tools: Sequence[Any] | None = None,
+    ) -> bool:
+        """The result of a call that the client has run. False: it waits for none."""
+        stored = json.decode(json.encode(output, "output")) if error is None else None
+        encoder = Encoder()
+
+        def answer(part: Part) -> list[str]:
+            if part.get("state") == "approval-requested" and error is not None:
+                return _approval(encoder, part, approved=False, reason=error)
+            if part.get("state") != "input-available":
+                return []
+            if error is not None:
+                return [encoder.tool_error(call_id, error or REFUSED)]
+            return [encoder.tool_output(call_id, stored)]
+
+        tools = None if client_tools is None else checked_schemas(client_tools)
+        part = await self._answer(call_id, answer, goes_on, tools)
+        if part is None:
+            return False
+        self._activation.events.emit(
+            events.ToolAnswered, self._agent, "", call_id, tool_name(part) or ""
+        )
+        return True
+
+    async def add_approval(
+        self, call_id: str, approved: bool, *, reason: str | None = None, goes_on: bool
+    ) -> bool:
+        """A user has allowed a call, or has not. False: it waits for no approval."""
+        encoder = Encoder()
+
+        def answer(part: Part) -> list[str]:
+            if part.get("state") != "approval-requested":
+                return []
+            return _approval(encoder, part, approved=approved, reason=reason)
+
+        part = await self._answer(call_id, answer, goes_on, None)
+        if part is None:
+            return False
+        self._activation.events.emit(
+            events.ToolApproval, self._agent, "", call_id, tool_name(part) or "", approved=approved
+        )
+        return True
+
+    async def _answer(
+        self, call_id: str, answer: Answer, goes_on: bool, tools: list[Any] | None
+    ) -> Part | None:
+        """The part that was answered; None: nothing was."""
+        assert self.turns is not None
+        remembering = [] if tools is None else self.remembering({"client_tools": tools})
+        async with self._transcript.changing:  # one answer at a time, and no turn ends meanwhile
+            turn = self.turns.live
+            part = None if turn is None else turn.builder.call(call_id)
+            if turn is None or part is None:
+                return await self._answer_stored(call_id, answer, goes_on, remembering)
+            chunks = answer(part) if turn.is_for_client(part) else []
+            if not chunks:
+                return None
+            for chunk in chunks:
+                turn.emit(chunk)
+            facts = list(remembering)
+            if goes_on:
+                facts.append(self._facts.operation(OPTED, json.encode(turn.message_id)))
+            turn.stream.attach(*facts)
+            is_over = turn.stream.is_held
+            if not is_over:
+                await turn.stream.stored()
+            self.remember(facts)
+        if is_over:  # the turn is about to be settled: this is part of it
+            await self.turns.wait(turn.request_id)
+        self.turns.changed()
+        return part
+
+    async def _answer_stored(
+        self, call_id: str, answer: Answer, goes_on: bool, facts: list[Operation]
+    ) -> Part | None:
+        assert self.turns is not None
+        message = self._message_with(call_id)
+        builder = MessageBuilder(message)
+        part = builder.call(call_id)
+        chunks = [] if message is None or part is None else answer(part)
+        if not chunks:
+            return None
+        for chunk in chunks:
+            builder.apply(chunk)
+        after = builder.message()
+        change = self._transcript.replacing(after)
+        if goes_on:
+            facts = [*facts, self._facts.operation(OPTED, json.encode(after["id"]))]
+        opted = goes_on or self._opted(after["id"])
+        entry = await self._continuation(after, opted, self._transcript.leaf)
+        operations = [*change.operations, *facts]
+        if entry is not None:
+            operations += [self._inbox.acceptance(entry)]
+        await self._commits.commit(operations)
+        self._transcript.applied(change)
+        self.remember(facts)
+        if entry is not None:
+            self._inbox.accepted(entry)
+        self.turns.changed()
+        self.turns.go_on()
+        return part
+
+    def _message_with(self, call_id: str) -> dict[str, Any] | None:
+        """The message that holds an open call, which has an approval id if it waits for one."""
+        for message in reversed(self._transcript.path):
+            for part in open_calls(message):
+                if part.get("toolCallId") == call_id:
+                    named = _with_approval_id(part)
+                    parts = [named if each is part else each for each in message["parts"]]
+                    return {**message, "parts": parts}
+        return None
+
+    # --- going on --------------------------------------------------------------------------------
+
+    def _opted(self, message_id: str) -> bool:
+        return bool(self._facts.get(OPTED, None, None) == message_id)
+
+    async def continuing(
+        self, turn: Turn, message: Mapping[str, Any], leaf: str | None
+    ) -> EntryRow | None:
+        """The turn that follows one whose open calls were answered while it ran; None: there is none."""
+        opted = turn.left_open and self._opted(str(message["id"]))
+        return await self._continuation(message, opted, leaf)
+
+    async def _continuation(
+        self, message: Mapping[str, Any], opted: bool, leaf: str | None
+    ) -> EntryRow | None:
+        """The entry that goes on with a message whose calls are all answered."""
+        if not opted or leaf != message["id"] or open_calls(message):
+            return None
+        steps = sum(part.get("type") == "step-start" for part in message["parts"])
+        made_by = await self._transcript.turn_of(str(message["id"]))
+        before = None if made_by is None else await self._inbox.get(made_by)
+        options = {} if before is None else json.decode(before.options)
+        body = options.get("body", {}) if isinstance(options, dict) else {}
+        return self._inbox.entry(
+            Request(
+                "continue",
+                AUTO,
+                key=f"auto:{message['id']}:{steps}",
+                options={"body": body},
+                target=str(message["id"]),
+            )
+        )
+
+
+def _approval(encoder: Encoder, part: Part, *, approved: bool, reason: str | None) -> list[str]:
+    approval = part.get("approval")
+    id = approval.get("id") if isinstance(approval, dict) else None
+    chunks = [encoder.tool_approval_response(str(id), approved, reason=reason)]
+    return chunks if approved else [*chunks, encoder.tool_denied(str(part["toolCallId"]))]
+
+
+def _with_approval_id(part: Part) -> Part:
+    approval = part.get("approval")
+    known = approval if isinstance(approval, dict) else {}
+    if part.get("state") != "approval-requested" or isinstance(known.get("id"), str):
+        return part
+    return {**part, "approval": {**known, "id": f"approval-{part['toolCallId']}"}}
+
+
+def checked_schemas(client_tools: Sequence[Any]) -> list[Any]:
+    """What a client says of its tools, as it is stored; a `ValueError` says what is wrong with it."""
+    if isinstance(client_tools, str | bytes | Mapping):
+        raise TypeError(f"client_tools is a list of schemas, not {client_tools!r}")
+    for schema in client_tools:
+        if not isinstance(schema, Mapping):
+            raise TypeError(f"the schema of a client's tool is an object, not {schema!r}")
+        definition_of(schema)
+    return [dict(schema) for schema in client_tools]

@@ -1,0 +1,77 @@
+"""A turn whose process died: what it has said, and what is known of the tools that it was running."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from outlast.chat.calling import UNKNOWN, CallEnd, reconciled
+from outlast.chat.chunks import Encoder
+from outlast.chat.hooks import told
+from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.ledger import CallRow, Ledger, input_of
+from outlast.chat.reducer import MessageBuilder
+from outlast.chat.stream import Stream
+from outlast.chat.tool_parts import is_settled
+from outlast.chat.tools import ToolCall, ToolSpec, marked_methods
+from outlast.chat.toolset import tools_of
+
+if TYPE_CHECKING:
+    from outlast.chat.loop import Answering
+
+logger = logging.getLogger("outlast.chat")
+
+DIED = "the process ended while the tool was running"
+
+
+async def close_calls(
+    agent: Answering,
+    entry: EntryRow,
+    builder: MessageBuilder,
+    stream: Stream,
+    ledger: Ledger,
+) -> None:
+    """Give each call that had begun an outcome: what it is, or that nobody knows."""
+    begun = [row for row in await ledger.of_turn(entry.id) if row.state == "begun"]
+    if not begun:
+        return
+    specs = await _specs(agent)
+    encoder = Encoder()
+    for row in begun:
+        part = builder.call(row.id)
+        if part is None or is_settled(part):
+            continue
+        end = await _end_of(agent, row, specs.get(row.name), entry)
+        if end.state == "done":
+            chunk = encoder.tool_output(row.id, end.output)
+        else:
+            outcome = "unknown" if end.state == "unknown" else "failed"
+            chunk = encoder.tool_error(row.id, end.error or "", outcome=outcome)  # type: ignore[arg-type]
+        builder.apply(chunk)
+        stream.append(chunk)
+        assert end.state != "open"
+        stream.attach(ledger.end(entry.id, row.id, end.state))
+
+
+async def _specs(agent: Answering) -> dict[str, ToolSpec]:
+    sources: Sequence[Any] = [marked_methods(agent)]
+    try:
+        return tools_of(*sources, await told(agent.get_tools)).specs
+    except Exception:
+        logger.exception("get_tools() raised; only methods marked with @tool are known")
+        return tools_of(*sources).specs
+
+
+async def _end_of(
+    agent: Answering, row: CallRow, spec: ToolSpec | None, entry: EntryRow
+) -> CallEnd:
+    if row.effect != "once":
+        return CallEnd("failed", error=f"{DIED[0].upper()}{DIED[1:]}.")
+    if spec is not None and spec.reconcile is not None:
+        key = row.key or f"{entry.message_id}:{row.id}"
+        call = ToolCall(row.id, row.name, input_of(row), key, entry.id)
+        found = await reconciled(agent, spec, call)
+        if found is not None:
+            return found
+    return CallEnd("unknown", error=UNKNOWN.format(why=DIED))
