@@ -8,10 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from outlast import Event
+from outlast.agent.events import FiberEvent, ScheduleEvent
+from outlast.chat.events import ChatEvent, InboxEvent, LedgerEvent, SubmissionEvent, ToolEvent
 
 ROOT = Path(__file__).parent.parent.parent
 FIBER = "fiber_id, fiber_name, managed"
 SCHEDULE = "schedule_id, callback, kind"
+TOOL = "request_id, tool_call_id, tool_name"
+FAMILIES = (  # whose common fields the page tells once
+    FiberEvent,
+    ScheduleEvent,
+    ChatEvent,
+    InboxEvent,
+    ToolEvent,
+    LedgerEvent,
+    SubmissionEvent,
+)
 
 EVENTS = {
     "fiber:run:started": ("fiber", "info", FIBER),
@@ -40,6 +52,38 @@ EVENTS = {
     "lifecycle:discarded": ("lifecycle", "warning", "reason"),
     "fence:lost": ("lifecycle", "warning", "reason"),
     "destroy": ("lifecycle", "info", ""),
+    "chat:turn:start": (
+        "chat",
+        "info",
+        "request_id, trigger, admission, continuation, attempt, parent",
+    ),
+    "chat:turn:finish": ("chat", "info", "request_id, status, duration_ms, error"),
+    "chat:turn:interrupted": ("chat", "warning", "request_id, reason"),
+    "chat:request:failed": ("chat", "error", "request_id, stage, messages_persisted, error"),
+    "chat:stream:stalled": ("chat", "warning", "request_id, timeout_ms"),
+    "chat:transcript:repaired": ("chat", "warning", "request_id, tool_call_ids"),
+    "chat:hydration:windowed": ("chat", "info", "hydrated_messages, budget_bytes"),
+    "chat:stored:damaged": ("chat", "error", "what, error"),
+    "inbox:accepted": ("inbox", "info", "request_id, kind, origin"),
+    "inbox:claimed": ("inbox", "info", "request_id, kind"),
+    "inbox:acked": ("inbox", "info", "request_id, kind, status"),
+    "cancel:recorded": ("inbox", "info", "request_id, reason"),
+    "message:request": ("message", "info", "request_id"),
+    "message:response": ("message", "info", "request_id, message_id"),
+    "message:clear": ("message", "info", ""),
+    "message:cancel": ("message", "info", "request_id"),
+    "message:error": ("message", "error", "request_id, error"),
+    "tool:start": ("message", "info", f"{TOOL}, effect"),
+    "tool:finish": ("message", "info", f"{TOOL}, effect, outcome, elapsed_ms, error"),
+    "tool:result": ("message", "info", TOOL),
+    "tool:approval": ("message", "info", f"{TOOL}, approved"),
+    "action:ledger:replayed": ("message", "info", "tool_name, key"),
+    "action:ledger:conflict": ("message", "warning", "tool_name, key"),
+    "action:ledger:pending": ("message", "warning", "tool_name, key"),
+    "action:ledger:reclaimed": ("message", "info", "tool_name, key"),
+    "submission:create": ("message", "info", "submission_id, idempotency_key"),
+    "submission:status": ("message", "info", "submission_id, status"),
+    "submission:error": ("message", "error", "submission_id, error"),
     "rpc": ("rpc", "info", "method, elapsed_ms"),
     "rpc:error": ("rpc", "error", "method, elapsed_ms, error"),
 }
@@ -63,8 +107,9 @@ def told_by(kind: type[Event]) -> str:
 
 
 def own_fields(kind: type[Event]) -> str:
-    """Without those that all fibers or all schedules have, which the page tells once."""
-    return told_by(kind).removeprefix(FIBER).removeprefix(SCHEDULE).removeprefix(", ")
+    """Without those that all of its family have, which the page tells once."""
+    common = next((told_by(family) for family in FAMILIES if issubclass(kind, family)), "")
+    return told_by(kind).removeprefix(common).removeprefix(", ")
 
 
 def test_names_channels_severities_and_fields_are_as_they_are_listed_here() -> None:

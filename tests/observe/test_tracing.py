@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
+from traced import SECOND, Tracing, added, lasted, outcome
 
 from outlast import Agent, FiberContext, FiberRecoveryContext, OwnershipLost, Retry
 from outlast.agent.events import (
@@ -42,52 +40,10 @@ from support import forever, hosting, raw
 
 pytestmark = pytest.mark.virtual_time
 
-SECOND = 1_000_000_000  # nanoseconds
-
-
-class Tracing:
-    """A provider, and the spans that have ended."""
-
-    def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self.provider = TracerProvider(shutdown_on_exit=False)
-        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracer = self.provider.get_tracer("test")
-
-    @property
-    def spans(self) -> list[ReadableSpan]:
-        return list(self._exporter.get_finished_spans())
-
-    def named(self, name: str) -> list[ReadableSpan]:
-        return [span for span in self.spans if span.name == name]
-
-    def one(self, name: str) -> ReadableSpan:
-        (span,) = self.named(name)
-        return span
-
-    @property
-    def names(self) -> list[str]:
-        return [span.name for span in self.spans]
-
 
 @pytest.fixture
 def tracing() -> Tracing:
     return Tracing()
-
-
-def outcome(span: ReadableSpan) -> Any:
-    return (span.attributes or {}).get("outlast.outcome")
-
-
-def lasted(span: ReadableSpan) -> float:
-    """In seconds."""
-    assert span.start_time is not None
-    assert span.end_time is not None
-    return (span.end_time - span.start_time) / SECOND
-
-
-def added(span: ReadableSpan) -> list[str]:
-    return [event.name for event in span.events]
 
 
 class Worker(Agent):

@@ -162,15 +162,14 @@ class Asking:
         else:
             await _told(callback, "on_done")
 
-    async def follow(self, request: Request) -> AsyncIterator[dict[str, Any]]:
-        """Accept a request, and give its chunks."""
+    async def follow(self, request: Request) -> AsyncIterator[list[dict[str, Any]]]:
+        """Accept a request, and give its chunks: each time all that there are."""
         self._no_block("chat")
         with self._waiting("followed"):
             entry, _ = await self._inbox.accept(request)
             stream = await self.stream(entry)
             async for chunks in stream.news():
-                for chunk in json.decode(f"[{','.join(chunks)}]"):
-                    yield chunk
+                yield json.decode(f"[{','.join(chunks)}]")
         if stream.end is None:  # it did not end here: the agent did
             raise again(self._activation.ended or HostStopped(f"{self._agent} is over"))
 

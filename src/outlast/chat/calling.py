@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -67,6 +68,7 @@ class CallEnd:
     output: Any = None
     error: str | None = None
     input: Mapping[str, Any] | None = None
+    text: str | None = None  # the output as JSON, if it is there already
 
 
 class Calls:
@@ -157,7 +159,8 @@ class Calls:
         turn, encoder = self._turn, self._encoder
         operations = running.ending(end)
         if end.state == "done":
-            turn.emit(encoder.tool_output(call.id, end.output), *operations)
+            text = json.encode(end.output) if end.text is None else end.text
+            turn.emit(encoder.tool_output_text(call.id, text), *operations)
             return
         outcome: Literal["failed", "unknown"] = "failed" if end.state == "failed" else "unknown"
         turn.emit(encoder.tool_error(call.id, end.error or "", outcome=outcome), *operations)
@@ -199,7 +202,9 @@ class _Running:
             return []
         assert end.state != "open"
         turn, ledger = self._turn, self._calls._ledger
-        kept = json.encode(end.output) if self._key is not None and end.state == "done" else None
+        kept = None
+        if self._key is not None and end.state == "done":
+            kept = json.encode(end.output) if end.text is None else end.text
         operations = [ledger.end(turn.request_id, self._call.id, end.state, kept)]
         if self._key is not None:
             self._calls._keyed.ended(self._key, end)
@@ -311,13 +316,11 @@ class _Running:
 
     async def _run(self, found: Any, arguments: Any, executor: Any) -> CallEnd:
         activation, turn, call = self._calls._activation, self._turn, self._call
-        context = replace(
-            self._calls._context,
-            tool_call_id=call.id,
-            tool_name=call.name,
-            tool_call_approved=call.approved,
-            max_retries=found.max_retries,
-        )
+        context = copy(self._calls._context)  # `replace` takes as long as a commit
+        context.tool_call_id = call.id
+        context.tool_name = call.name
+        context.tool_call_approved = call.approved
+        context.max_retries = found.max_retries
         tool = self._executed(found, arguments, context, executor)
         work = activation.spawn(tool, f"tool {call.name}", copy_context())
         began = activation.clock.now()
@@ -377,12 +380,22 @@ class _Running:
         self, work: asyncio.Task[Any], timeout: float | None
     ) -> Literal["stopped", "timeout"] | None:
         """Wait for the tool. If it is told to stop, it has a moment to do so, and is left behind then."""
-        stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        forget = self._turn.abort.listen(lambda: None if stop.done() else stop.set_result(None))
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+
+        def end(_: object = None) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        work.add_done_callback(end)
+        forget = self._turn.abort.listen(end)
+        timer = None if timeout is None else loop.call_later(timeout, end)
         try:
-            await asyncio.wait({work, stop}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await over
         finally:
             forget()
+            if timer is not None:
+                timer.cancel()
         if work.done():
             return None
         work.cancel()
@@ -396,7 +409,7 @@ class _Running:
             work.add_done_callback(_swallow)
         elif not work.cancelled() and work.exception() is None:
             return None  # it was done all the same
-        return "stopped" if stop.done() else "timeout"
+        return "stopped" if self._turn.abort.is_set else "timeout"
 
     def _outcome(self, work: asyncio.Task[Any]) -> CallEnd:
         from pydantic_ai import ModelRetry
@@ -476,8 +489,7 @@ def _as_json(output: Any, name: str, effect: str) -> CallEnd:
 
     try:
         plain = to_jsonable_python(output, inf_nan_mode="null", bytes_mode="base64")
-        json.encode(plain, "output")
-        return CallEnd("done", output=plain)
+        return CallEnd("done", output=plain, text=json.encode(plain, "output"))
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
         why = f"the tool {name!r} has run, but its result cannot be stored: {described(error)}"
         if effect == "once":

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from outlast.chat.chunk_json import encoded, known, metadata_of
 from outlast.chat.growing import GrowingCall, GrowingPart, GrowingText, MadeFile, MoreText
+from outlast.core import json
 
 _FINISH_REASONS = {
     "stop": "stop",
@@ -153,6 +154,10 @@ class Encoder:
         """What a tool returned; a `TypeError` when that can in no way be JSON."""
         chunk = {"type": "tool-output-available", "toolCallId": call_id, "output": output}
         return encoded({**chunk, "preliminary": True} if preliminary else chunk)
+
+    def tool_output_text(self, call_id: str, output: str) -> str:
+        """The same, of an output that is JSON text already."""
+        return f'{{"type":"tool-output-available","toolCallId":{json.encode(call_id)},"output":{output}}}'
 
     def tool_error(
         self,

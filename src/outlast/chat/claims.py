@@ -19,6 +19,7 @@ from outlast.chat.transcript import Change, Transcript
 from outlast.chat.turn import Turn
 from outlast.core import json
 from outlast.core.errors import CommitRefused
+from outlast.core.text import described
 from outlast.host.activation import Activation
 
 logger = logging.getLogger("outlast.chat")
@@ -60,8 +61,9 @@ class Claims:
             return None
         change, under, begun = found
         message_id = begun["id"] if begun is not None else self._activation.ids.new("message")
+        closed: list[str] = []
         if entry.origin != AUTO:
-            change = await self._repaired(entry, change)
+            change, closed = await self._repaired(change)
         if begun is not None:
             begun = change.path[-1]
         running, operation = self._inbox.claim(entry, under, message_id)
@@ -76,6 +78,7 @@ class Claims:
         stream = stream_of(running)
         stream.open_for(running.attempt, self._activation.submit)
         turn = Turn(self._agent, running, stream, message_id=message_id, under=under, begun=begun)
+        turn.repaired = tuple(closed)
         if now.cancelled is not None:
             turn.abort.set(now.cancelled)
         return turn
@@ -118,21 +121,21 @@ class Claims:
         role, parent = found
         return target if role == "user" else parent
 
-    async def _repaired(self, entry: EntryRow, change: Change) -> Change:
-        """The same, with an outcome for each call that the model will be shown."""
+    async def _repaired(self, change: Change) -> tuple[Change, list[str]]:
+        """The same, with an outcome for each call that the model will be shown; and which had none."""
         try:
             changed, closed = repaired(change.path)
-        except Exception:  # what is stored may be anything
+        except Exception as error:  # what is stored may be anything
             logger.exception("%s: the conversation cannot be repaired", self._agent)
-            return change
+            self._activation.events.emit(
+                events.StoredDamaged, self._agent, "the conversation", described(error)
+            )
+            return change, []
         if not changed:
-            return change
+            return change, []
         if self._repair is not None:
             changed = [await self._with_hook(message) for message in changed]
-        self._activation.events.emit(
-            events.TranscriptRepaired, self._agent, entry.id, tool_call_ids=tuple(closed)
-        )
-        return self._transcript.with_replaced(change, changed)
+        return self._transcript.with_replaced(change, changed), closed
 
     async def _with_hook(self, message: dict[str, Any]) -> dict[str, Any]:
         """What the agent makes of the calls that have no outcome."""

@@ -36,6 +36,14 @@ class TurnFinished(ChatEvent):
     error: str | None = None
 
 
+class TurnInterrupted(ChatEvent):
+    """Its agent leaves memory while it runs: the next activation takes it up."""
+
+    name = "chat:turn:interrupted"
+    severity = "warning"
+    reason: str
+
+
 class ChatRequestFailed(ChatEvent):
     """Something went wrong in a turn; `on_chat_error` was asked what to show of it."""
 

@@ -155,11 +155,12 @@ class Interactions:
             return [encoder.tool_output(call_id, stored)]
 
         tools = None if client_tools is None else checked_schemas(client_tools)
-        part = await self._answer(call_id, answer, goes_on, tools)
-        if part is None:
+        found = await self._answer(call_id, answer, goes_on, tools)
+        if found is None:
             return False
+        part, request_id = found
         self._activation.events.emit(
-            events.ToolAnswered, self._agent, "", call_id, tool_name(part) or ""
+            events.ToolAnswered, self._agent, request_id, call_id, tool_name(part) or ""
         )
         return True
 
@@ -174,18 +175,24 @@ class Interactions:
                 return []
             return _approval(encoder, part, approved=approved, reason=reason)
 
-        part = await self._answer(call_id, answer, goes_on, None)
-        if part is None:
+        found = await self._answer(call_id, answer, goes_on, None)
+        if found is None:
             return False
+        part, request_id = found
         self._activation.events.emit(
-            events.ToolApproval, self._agent, "", call_id, tool_name(part) or "", approved=approved
+            events.ToolApproval,
+            self._agent,
+            request_id,
+            call_id,
+            tool_name(part) or "",
+            approved=approved,
         )
         return True
 
     async def _answer(
         self, call_id: str, answer: Answer, goes_on: bool, tools: list[Any] | None
-    ) -> Part | None:
-        """The part that was answered; None: nothing was."""
+    ) -> tuple[Part, str] | None:
+        """The part that was answered, and the request that made it; None: nothing was."""
         assert self.turns is not None
         remembering = [] if tools is None else self.remembering({"client_tools": tools})
         async with self._transcript.changing:  # one answer at a time, and no turn ends meanwhile
@@ -209,16 +216,18 @@ class Interactions:
         if is_over:  # the turn is about to be settled: this is part of it
             await self.turns.wait(turn.request_id)
         self.turns.changed()
-        return part
+        return part, turn.request_id
 
     async def _answer_stored(
         self, call_id: str, answer: Answer, goes_on: bool, facts: list[Operation]
-    ) -> Part | None:
+    ) -> tuple[Part, str] | None:
         assert self.turns is not None
         message = self._message_with(call_id)
         builder = MessageBuilder(message)
         part = builder.call(call_id)
-        chunks = [] if message is None or part is None else answer(part)
+        if message is None or part is None:
+            return None
+        chunks = answer(part)
         if not chunks:
             return None
         for chunk in chunks:
@@ -239,7 +248,7 @@ class Interactions:
             self._inbox.accepted(entry)
         self.turns.changed()
         self.turns.go_on()
-        return part
+        return part, await self._transcript.turn_of(after["id"]) or ""
 
     def _message_with(self, call_id: str) -> dict[str, Any] | None:
         """The message that holds an open call, which has an approval id if it waits for one."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.chat.calling import UNKNOWN, CallEnd, reconciled
 from outlast.chat.chunks import Encoder
+from outlast.chat.events import ToolFinished
 from outlast.chat.hooks import told
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.ledger import CallRow, Ledger, input_of
@@ -16,6 +17,7 @@ from outlast.chat.stream import Stream
 from outlast.chat.tool_parts import is_settled
 from outlast.chat.tools import ToolCall, ToolSpec, marked_methods
 from outlast.chat.toolset import tools_of
+from outlast.host.activation import Activation
 
 if TYPE_CHECKING:
     from outlast.chat.loop import Answering
@@ -31,6 +33,7 @@ async def close_calls(
     builder: MessageBuilder,
     stream: Stream,
     ledger: Ledger,
+    activation: Activation,
 ) -> None:
     """Give each call that had begun an outcome: what it is, or that nobody knows."""
     begun = [row for row in await ledger.of_turn(entry.id) if row.state == "begun"]
@@ -52,6 +55,17 @@ async def close_calls(
         stream.append(chunk)
         assert end.state != "open"
         stream.attach(ledger.end(entry.id, row.id, end.state))
+        activation.events.emit(
+            ToolFinished,
+            activation.address.text,
+            entry.id,
+            row.id,
+            row.name,
+            row.effect,
+            outcome=end.state,
+            elapsed_ms=0,
+            error=end.error,
+        )
 
 
 async def _specs(agent: Answering) -> dict[str, ToolSpec]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from outlast.chat import stream_rows as rows
@@ -113,8 +114,9 @@ class Stream:
         while ((self._waiting or self._attached) and not self._held) or self._writing is not None:
             if self._writing is None and not self._scheduled:
                 self._flush()
-            if self._writing is not None:
-                await asyncio.wait({self._writing})
+            if self._writing is not None and not self._writing.done():
+                with suppress(Exception):  # it is kept as the failure
+                    await self._writing
             else:
                 await asyncio.sleep(0)  # others of this tick may have something to add
         if self._failure is not None:

@@ -295,8 +295,9 @@ class Think(Agent):
             key=idempotency_key,
             options=self._asking.options(body, client_tools),
         )
-        async for chunk in self._asking.follow(request):
-            yield chunk
+        async for chunks in self._asking.follow(request):
+            for chunk in chunks:
+                yield chunk
 
     async def resume_stream(
         self, request_id: str, after: int = 0

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.agent.facts import Facts
+from outlast.chat import events
 from outlast.chat import message_rows as rows
 from outlast.core import json
+from outlast.core.text import described
 from outlast.host.activation import Activation
 from outlast.store.base import Row
 from outlast.store.operations import Operation
@@ -60,10 +62,18 @@ class Transcript:
         self.leaf = leaf if isinstance(leaf, str) else None
         await self._load_path()
         if self._last_number and not self._sizes:
-            logger.error("%s: the end of the conversation is not known", self._agent)
+            self._damaged("the end of the conversation", "it is not known")
             newest = await fetch(rows.NEWEST, self._agent)
             self.leaf = newest[0][0]
             await self._load_path()
+        if not self.is_whole:
+            self._activation.events.emit(
+                events.HydrationWindowed, self._agent, len(self.path), WINDOW_BYTES
+            )
+
+    def _damaged(self, what: str, error: str) -> None:
+        logger.error("%s: %s cannot be read: %s", self._agent, what, error)
+        self._activation.events.emit(events.StoredDamaged, self._agent, what, error)
 
     async def _load_path(self) -> None:
         found = [] if self.leaf is None else await self._path_rows(self.leaf)
@@ -79,7 +89,7 @@ class Transcript:
         seen: set[str] = set()
         for place in range(len(found) - 1, -1, -1):
             if found[place][0] in seen:
-                logger.error("%s: the messages before %s go round", agent, found[place + 1][0])
+                self._damaged(f"the messages before {found[place + 1][0]}", "they go round")
                 return found[place + 1 :]
             seen.add(found[place][0])
         return found
@@ -91,10 +101,10 @@ class Transcript:
         try:
             message = json.decode(row[2])
         except ValueError as error:
-            logger.error("%s: the message %s cannot be read: %s", self._agent, row[0], error)
+            self._damaged(f"the message {row[0]}", described(error))
             return None
         if not isinstance(message, dict) or message.get("id") != row[0]:
-            logger.error("%s: the message %s is not one", self._agent, row[0])
+            self._damaged(f"the message {row[0]}", "it is not one")
             return None
         return message
 

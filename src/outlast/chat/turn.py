@@ -69,6 +69,7 @@ class Turn:
         self.patience: float | timedelta | None = None  # with a model that sends nothing
         self.output: Any = None  # the answer as the type that was asked for
         self.is_running = True
+        self.repaired: tuple[str, ...] = ()  # calls that were closed before the model is asked
         self.open_calls: set[str] = set()  # calls that wait for somebody else
         self.client_tools: frozenset[str] = frozenset()  # the names of those that the client runs
         self.following: CaughtUp | None = None  # who is told of each chunk

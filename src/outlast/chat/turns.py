@@ -135,7 +135,15 @@ class Turns:
             raise
         except Exception as failure:  # what is stored of it makes no sense
             logger.exception("%s: the request %s is given up", self._agent, entry.id)
-            await self._end(entry, "error", error=described(failure))
+            self._activation.events.emit(
+                events.StoredDamaged,
+                self._agent,
+                f"the request {entry.id}",
+                described(failure),
+            )
+            self.running = self.live = None
+            now = self._inbox.current(entry) or entry
+            await self._end(now, "error", error=described(failure))
 
     async def _see_to(self, entry: EntryRow) -> None:
         if entry.state == "running":
@@ -178,6 +186,10 @@ class Turns:
             await self._end(entry, "skipped")
             return
         self._tell_start(turn.entry)
+        if turn.repaired:
+            self._activation.events.emit(
+                events.TranscriptRepaired, self._agent, entry.id, tool_call_ids=turn.repaired
+            )
         parent = traceparent()
         if parent is not None:
             turn.stream.attach(traces.remembering(self._agent, entry.id, parent))
@@ -247,7 +259,7 @@ class Turns:
             builder.apply(chunk)
         stream.open_for(entry.attempt, self._activation.submit)
         stream.hold()
-        await close_calls(self._object, entry, builder, stream, self._ledger)
+        await close_calls(self._object, entry, builder, stream, self._ledger, self._activation)
         outcome: Outcome = "interrupted" if entry.cancelled is None else "aborted"
         error = INTERRUPTED if entry.cancelled is None else entry.cancelled
         encoder = Encoder()
@@ -416,6 +428,9 @@ class Turns:
                     self._tell(entry, TurnEnd("skipped", None, reason))
                 else:
                     self._inbox.cancelled(entry, reason)
+                    self._activation.events.emit(
+                        events.CancelRecorded, self._agent, entry.id, reason
+                    )
                     self._stop(entry, reason)
 
     async def clear(self) -> None:
@@ -508,6 +523,9 @@ class Turns:
 
     def leave(self, reason: Exception) -> None:
         """This activation is over. Whoever waits here is told; the turns are not over."""
+        if self.running is not None:
+            id = self.running.request_id
+            self._activation.events.emit(events.TurnInterrupted, self._agent, id, str(reason))
         for stream in self._streams.values():
             stream.close()
         for waiters in self._waiters.values():

@@ -178,7 +178,7 @@ class Events:
         return unsubscribe
 
     def emit(
-        self, kind: Kind[Arguments], *arguments: Arguments.args, **more: Arguments.kwargs
+        self, kind: Kind[Arguments], /, *arguments: Arguments.args, **more: Arguments.kwargs
     ) -> None:
         """Tell those who listen: `events.emit(Rang, "Door/front", times=2)`."""
         if not self._subscriptions:

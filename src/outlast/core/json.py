@@ -9,6 +9,7 @@ U+FFFD, and NaN and the infinities become null.
 from __future__ import annotations
 
 from functools import cache
+from json.encoder import encode_basestring
 from typing import Any
 
 MAX_DEPTH = 150  # the decoder stops at 200
@@ -57,6 +58,8 @@ def encode(value: object, what: str = "value") -> str:
 
 def encode_text(text: str) -> str | None:
     """The JSON text of a text, quickly; None if it holds half a surrogate pair, which `encode` mends."""
+    if text.isascii():
+        return encode_basestring(text)
     core = _core()
     try:
         encoded: str = core.to_json(text).decode()

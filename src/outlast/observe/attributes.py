@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from outlast.core.events import Event
 
+Attributes = dict[str, str | int | float | bool | tuple[str, ...]]
 
-def attributes(event: Event) -> dict[str, str | int | float | bool]:
+
+def attributes(event: Event) -> Attributes:
     """Flat, with plain values; what is None is left out.
+
+    A field is called after the first word of its event: `id` of a fiber, `name` of a tool.
 
     ```python
     from outlast.agent.events import FiberRunStarted
@@ -20,12 +24,17 @@ def attributes(event: Event) -> dict[str, str | int | float | bool]:
     }
     ```
     """
-    found: dict[str, str | int | float | bool] = {}
+    found: Attributes = {}
     if event.agent is not None:
         found["outlast.agent"] = event.agent
+    about = event.name.partition(":")[0]
     for field, value in event.payload.items():
         if value is not None:
-            name = field.removeprefix(f"{event.channel}_")
-            is_plain = isinstance(value, str | int | float | bool)
-            found[f"outlast.{event.channel}.{name}"] = value if is_plain else str(value)
+            found[f"outlast.{about}.{field.removeprefix(f'{about}_')}"] = _plain(value)
     return found
+
+
+def _plain(value: object) -> str | int | float | bool | tuple[str, ...]:
+    if isinstance(value, str | int | float | bool):
+        return value
+    return tuple(map(str, value)) if isinstance(value, tuple) else str(value)

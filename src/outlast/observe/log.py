@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from outlast.core.events import Event, Events
+from outlast.chat.events import ToolFinished, TurnFinished
+from outlast.core.events import Event, Events, Severity
 from outlast.observe.attributes import attributes
 
 
@@ -18,6 +19,11 @@ def log_events(
     """Log each event of `channels` to `outlast.events.<channel>`; returns what ends that.
 
     What failed is logged as an ERROR, what was interrupted or lost as a WARNING, everything else at `level`.
+    A tool that failed is a WARNING: the model is told, and the turn goes on.
+
+    Nothing is logged of what was said, of a tool's input or of its output. Texts that your code makes are:
+    those of errors, of reasons to cancel, and of idempotency keys.
+
     Each record carries the fields of its event: `outlast_event`, `outlast_agent`, `outlast_fiber_id`.
 
     ```python
@@ -41,7 +47,7 @@ def log_events(
 
     def log(event: Event) -> None:
         logger = logging.getLogger(f"outlast.events.{event.channel}")
-        at_level = levels[event.severity]
+        at_level = levels[severity(event)]
         if logger.isEnabledFor(at_level):
             extra = {"outlast.event": event.name, **attributes(event)}
             named = {name.replace(".", "_"): value for name, value in extra.items()}  # for formats
@@ -58,9 +64,19 @@ def log_events(
 
 
 def line(event: Event) -> str:
-    """An event in one line, whatever its fields hold."""
+    """An event in one line, whatever its fields hold; those that say nothing are left out."""
     words = [event.name]
     if event.agent is not None:
         words.append(event.agent)
-    words += [f"{field}={value!r}" for field, value in event.payload.items()]
+    words += [f"{field}={value!r}" for field, value in event.payload.items() if value is not None]
     return " ".join(words)
+
+
+def severity(event: Event) -> Severity:
+    """How loud an event is: for those that tell how something has ended, that depends on how."""
+    match event:
+        case TurnFinished(status="error"):
+            return "error"
+        case TurnFinished(status="interrupted") | ToolFinished(outcome="failed" | "unknown"):
+            return "warning"
+    return event.severity

@@ -5,20 +5,30 @@
 | `fiber <name>` | `fiber:run:started` | `completed`, `failed`, `aborted` or `interrupted` |
 | `recover <name>` | `fiber:recovery:detected` | `handled` or `failed` |
 | `schedule <callback>` | `schedule:execute`, the first attempt | `schedule:complete` or `schedule:error` |
+| `invoke_agent <class>` | `chat:turn:start` | `chat:turn:finish` |
+| `execute_tool <name>` | `tool:start` | `tool:finish` |
 | `rpc <method>` | the call | its end |
 
 What happens in between is an event of that span; everything else is an event of the span around it, or a
-span of its own without length if there is none. The code of a fiber or of a callback runs inside its span:
-spans that it makes are children of it.
+span of its own without length if there is none. The code of a fiber, of a callback, of a turn or of a tool
+runs inside its span: spans that it makes are children of it.
+
+The span of a turn holds what is told right before its start and right after its finish, too: it is open
+from `inbox:claimed` to `inbox:acked`. A turn begins a trace, unless somebody waits for it: then it is a
+child of the span in which it was asked. If nobody does (it was submitted, or goes on by itself), it has a
+link to that span; one that was interrupted has a link to its first attempt.
 
 What does not end by itself (its process is dying, or it has lost its agent) ends when the agent leaves
-memory, as `interrupted`.
+memory, as `interrupted`. A turn and its tools end with the task of the turn at the latest.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 from opentelemetry import context, trace
-from opentelemetry.trace import Span, Status, StatusCode, Tracer
+from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer
 
 from outlast.agent.events import (
     FiberEvent,
@@ -36,19 +46,34 @@ from outlast.agent.events import (
     ScheduleStarted,
     SubAgentAborted,
 )
+from outlast.chat.events import (
+    InboxAccepted,
+    InboxAcked,
+    InboxClaimed,
+    ToolFinished,
+    ToolStarted,
+    TurnFinished,
+    TurnStarted,
+)
+from outlast.core.clock import Clock, SystemClock
 from outlast.core.events import Event
 from outlast.host.events import AgentDestroyed, AgentDiscarded, AgentEvicted, RpcEvent
-from outlast.observe.attributes import attributes
+from outlast.observe import genai
+from outlast.observe.attributes import Attributes, attributes
 
-Work = tuple[str, str]  # what it is, and its id: ("fiber", "fiber_1")
+Work = tuple[str, ...]  # what it is, and its ids: ("fiber", "fiber_1")
+WAITED_FOR = {"save", "chat", "continue"}  # the doors whose callers wait for the turn
 
 
 class Spans:
     """The spans of one host: those that are open, by agent and work."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, clock: Clock | None = None) -> None:
         self._tracer = tracer
+        self._clock = clock or SystemClock()
         self._open: dict[str | None, dict[Work, Span]] = {}
+        # Where each turn that has not begun was asked, and whether somebody waits for it there.
+        self._asked: dict[str | None, dict[str, tuple[Span, bool]]] = {}
 
     def __len__(self) -> int:
         return sum(len(spans) for spans in self._open.values())
@@ -85,38 +110,76 @@ class Spans:
                 self._end(event, ("schedule", id), "failed")
             case RpcEvent(method=method, elapsed_ms=elapsed):
                 self._whole(event, f"rpc {method}", event.at - elapsed)
+            case InboxAccepted(request_id=id, origin=door):
+                self._remember_where(event, id, door in WAITED_FOR)
+                self._add(event, None)
+            case InboxClaimed(request_id=id):
+                self._enter(self._begin_turn(event, id))
+                self._add_to_turn(event)
+            case TurnStarted(request_id=id, parent=parent):
+                self._tell_start(event, id, parent)
+            case TurnFinished(request_id=id):
+                self._tell_end(event, self._find(event, ("turn", id)))
+            case InboxAcked(request_id=id):
+                self._add_to_turn(event)
+                self._end_turn(event, id)
+            case ToolStarted(request_id=turn, tool_call_id=id):
+                name, told = genai.of_tool(event)
+                self._enter(self._begin(event, ("tool", turn, id), name, told))
+            case ToolFinished(request_id=turn, tool_call_id=id):
+                self._end_tool(event, ("tool", turn, id))
             case AgentEvicted(agent=agent) | AgentDiscarded(agent=agent):
                 self._interrupt_agent(agent, event.at)
                 self._add(event, None)
             case AgentDestroyed(agent=agent) | SubAgentAborted(child=agent):
-                for each in list(self._open):  # and all below it
+                for each in {*self._open, *self._asked}:  # and all below it
                     if f"{each}/".startswith(f"{agent}/"):
                         self._interrupt_agent(each, event.at)
                 self._add(event, None)
             case _:
-                self._add(event, None)
+                self._add_to_turn(event)
 
     def end_all(self, at: int) -> None:
         """Nothing more will be heard."""
-        for agent in list(self._open):
+        for agent in {*self._open, *self._asked}:
             self._interrupt_agent(agent, at)
 
     def _interrupt_agent(self, agent: str | None, at: int) -> None:
         for span in self._open.pop(agent, {}).values():
             _interrupt(span, at)
+        self._asked.pop(agent, None)
 
     def _find(self, event: Event, work: Work) -> Span | None:
         return self._open.get(event.agent, {}).get(work)
 
-    def _begin(self, event: Event, work: Work, name: str) -> Span:
+    def _begin(
+        self,
+        event: Event,
+        work: Work,
+        name: str,
+        told: Attributes | None = None,
+        around: context.Context | None = None,
+        links: Sequence[Link] = (),
+    ) -> Span:
+        """`told`: its attributes, if not the event's. `around`: its parent's, if not the current one."""
         spans = self._open.setdefault(event.agent, {})
         if work in spans:  # its end was not told
             _interrupt(spans[work], event.at)
         span = self._tracer.start_span(
-            name, attributes=attributes(event), start_time=_nanoseconds(event.at)
+            name,
+            context=around,
+            attributes=attributes(event) if told is None else told,
+            links=links,
+            start_time=_nanoseconds(event.at),
         )
         spans[work] = span
         return span
+
+    def _forget(self, agent: str | None, work: Work) -> None:
+        spans = self._open[agent]
+        del spans[work]
+        if not spans:
+            del self._open[agent]
 
     def _enter(self, span: Span) -> None:
         """Make it the current span of the running task, which was made for this work and ends with it."""
@@ -127,15 +190,98 @@ class Spans:
         if span is None:
             self._add(event, None)
             return
-        spans = self._open[event.agent]
-        del spans[work]
-        if not spans:
-            del self._open[event.agent]
+        self._forget(event.agent, work)
         span.set_attributes({**attributes(event), "outlast.outcome": outcome})
         if outcome == "interrupted":
-            span.set_status(Status(StatusCode.ERROR, "interrupted"))
+            _mark_interrupted(span)
         _tell_failure(span, event)
         span.end(_nanoseconds(event.at))
+
+    # --- turns and tools -------------------------------------------------------------------------
+
+    def _remember_where(self, event: Event, request: str, is_waited_for: bool) -> None:
+        """A turn begins later, in a task of its own; this is told in that of whoever asks."""
+        span = trace.get_current_span()
+        if span.get_span_context().is_valid:
+            self._asked.setdefault(event.agent, {})[request] = (span, is_waited_for)
+
+    def _where(self, event: Event, request: str) -> tuple[Span | None, bool]:
+        """What `_remember_where` was told of this one, which is forgotten then."""
+        asked = self._asked.get(event.agent, {})
+        found = asked.pop(request, (None, False))
+        if not asked:
+            self._asked.pop(event.agent, None)
+        return found
+
+    def _begin_turn(self, event: Event, request: str) -> Span:
+        asked, is_waited_for = self._where(event, request)
+        name, told = genai.of_turn(str(event.agent))
+        around = context.Context()
+        links = []
+        if asked is not None and is_waited_for:
+            around = trace.set_span_in_context(asked, around)
+        elif asked is not None:
+            links = [Link(asked.get_span_context())]
+        span = self._begin(event, ("turn", request), name, told, around, links)
+        task = asyncio.current_task()
+        if task is not None:
+            task.add_done_callback(lambda _: self._task_is_over(event.agent, request, span))
+        return span
+
+    def _task_is_over(self, agent: str | None, request: str, turn: Span) -> None:
+        """Whatever of the turn is still open was left by its host, or its end could not be stored."""
+        for work, span in list(self._open.get(agent, {}).items()):
+            if span is turn or work[:2] == ("tool", request):
+                self._forget(agent, work)
+                _interrupt(span, self._clock.now())
+
+    def _tell_start(self, event: TurnStarted, request: str, parent: str | None) -> None:
+        span = self._find(event, ("turn", request))
+        if span is None:
+            self._add(event, None)
+            return
+        span.set_attributes(attributes(event))
+        link = None if parent is None else genai.link_to(parent)
+        if link is not None:
+            span.add_link(link.context)
+
+    def _tell_end(self, event: TurnFinished, span: Span | None) -> None:
+        if span is None:
+            self._add(event, None)
+            return
+        span.set_attributes({**attributes(event), "outlast.outcome": event.status})
+        if event.status == "error":
+            _record(span, event, event.error or "", event.status)
+        elif event.status == "interrupted":
+            _mark_interrupted(span)
+
+    def _end_turn(self, event: InboxAcked, request: str) -> None:
+        """Told right after the finish, with everything else that follows from it."""
+        self._where(event, request)
+        span = self._find(event, ("turn", request))
+        if span is None:
+            return
+        self._forget(event.agent, ("turn", request))
+        span.end(_nanoseconds(event.at))
+        if trace.get_current_span() is span:
+            context.attach(context.Context())  # its task may go on with the next turn
+
+    def _end_tool(self, event: ToolFinished, work: Work) -> None:
+        span = self._find(event, work)
+        if span is None:
+            self._add_to_turn(event)
+            return
+        if event.outcome in ("failed", "unknown"):
+            _record(span, event, event.error or "", event.outcome)
+        self._end(event, work, event.outcome)
+
+    def _add_to_turn(self, event: Event) -> None:
+        """To the turn that it tells of, if it does and that is under way; else as any other."""
+        request = event.payload.get("request_id") or event.payload.get("submission_id")
+        turn = None if request is None else self._find(event, ("turn", request))
+        self._add(event, turn)
+
+    # --- events ----------------------------------------------------------------------------------
 
     def _add(self, event: Event, span: Span | None) -> None:
         """To the span of the work that it belongs to, or to the current one."""
@@ -154,23 +300,44 @@ class Spans:
 
 
 def _interrupt(span: Span, at: int) -> None:
-    span.set_attribute("outlast.outcome", "interrupted")
-    span.set_status(Status(StatusCode.ERROR, "interrupted"))
+    _mark_interrupted(span)
     span.end(_nanoseconds(at))
 
 
+def _mark_interrupted(span: Span) -> None:
+    span.set_attributes({"outlast.outcome": "interrupted", "error.type": "interrupted"})
+    span.set_status(Status(StatusCode.ERROR, "interrupted"))
+
+
 def _tell_failure(span: Span, event: Event) -> None:
-    """The error that the event tells of, as OpenTelemetry writes exceptions."""
-    if event.severity != "error":
-        return
-    error = str(event.payload.get("error", event.name))
-    kind, _, message = error.partition(": ")
-    if kind.isidentifier():  # "ValueError: no"
-        exception = {"exception.type": kind, "exception.message": message}
-    else:
-        exception = {"exception.message": error}
+    """The error that the event tells of, if it is one."""
+    if event.severity == "error":
+        _record(span, event, str(event.payload.get("error", event.name)), "_OTHER")
+
+
+def _record(span: Span, event: Event, error: str, otherwise: str) -> None:
+    """An error, as OpenTelemetry writes exceptions; `otherwise`: its type, if it names none."""
+    kind, message = named_error(error)
+    exception = {"exception.message": message}
+    if kind is not None:
+        exception["exception.type"] = kind
+    span.set_attribute("error.type", kind or otherwise)
     span.add_event("exception", exception, _nanoseconds(event.at))
     span.set_status(Status(StatusCode.ERROR, error))
+
+
+def named_error(error: str) -> tuple[str | None, str]:
+    """The class and the message of an error as events tell it; None: it names no class.
+
+    ```python
+    from outlast.observe.spans import named_error
+
+    assert named_error("ValueError: no") == ("ValueError", "no")
+    assert named_error("The arguments do not fit: …") == (None, "The arguments do not fit: …")
+    ```
+    """
+    kind, colon, message = error.partition(": ")
+    return (kind, message) if colon and kind.isidentifier() else (None, error)
 
 
 def _nanoseconds(milliseconds: int) -> int:

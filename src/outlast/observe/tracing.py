@@ -49,7 +49,7 @@ def trace_events(
         ) from error
     from outlast.observe.spans import Spans
 
-    spans = Spans(trace.get_tracer("outlast", tracer_provider=tracer_provider))
+    spans = Spans(trace.get_tracer("outlast", tracer_provider=tracer_provider), events.clock)
     unsubscribe = events.subscribe("*", spans.hear)
 
     def end() -> None:
