@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_ai.messages import (
+    AudioUrl,
     BinaryContent,
+    DocumentUrl,
     ImageUrl,
     ModelMessagesTypeAdapter,
     ModelRequest,
@@ -20,16 +25,22 @@ from pydantic_ai.messages import (
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
+    VideoUrl,
 )
 
 from chat.model_streams import SCRIPTS, call, comparable, events
 from chat.test_reducer import JSON, built
 from outlast.chat.chunks import Encoder
 from outlast.chat.history import (
+    BEGINNING,
     CONTINUE,
     DENIED,
+    MAX_RESULT_CHARACTERS,
+    WORDLESS,
+    HistoryCache,
     ends_with_assistant,
     to_model_messages,
+    tool_return,
     with_continuation,
 )
 from outlast.chat.reducer import cleaned
@@ -52,6 +63,13 @@ def tool(state: str, call_id: str = "c1", **fields: Any) -> dict[str, Any]:
     return {**part, **fields}
 
 
+def after_the_beginning(*stored: Any) -> list[Any]:
+    """What the model is sent for messages that do not begin with the user's."""
+    opening, *messages = to_model_messages(stored).messages
+    assert opening.parts[0].content == BEGINNING
+    return messages
+
+
 def streamed(script: list[Any], step: int, encoder: Encoder) -> tuple[list[str], ModelResponse]:
     """One step, live: its chunks, and the response that the loop has in its hands."""
     made, parts = events(script)
@@ -71,7 +89,7 @@ def test_a_rebuilt_answer_is_the_live_one(name: str) -> None:
     encoder = Encoder()
     chunks, live = streamed(SCRIPTS[name], 1, encoder)
     stored = json.loads(json.dumps(built([encoder.start("m1"), *chunks, encoder.finish("stop")])))
-    rebuilt = to_model_messages([stored]).messages[0]
+    rebuilt = after_the_beginning(stored)[0]
     assert isinstance(rebuilt, ModelResponse)
     assert comparable(rebuilt) == comparable(live)
     for field in (*ORIGIN, "finish_reason"):
@@ -93,7 +111,7 @@ def test_several_steps_become_the_alternation_that_they_were(names: list[str]) -
     assert history.dropped_calls == []
     answers = [message for message in history.messages if isinstance(message, ModelResponse)]
     assert [comparable(answer) for answer in answers] == [comparable(answer) for answer in live]
-    rest = iter(history.messages)
+    rest = iter(history.messages[1:])
     for answer in live:
         assert next(rest).kind == "response"
         calls = [part.tool_call_id for part in answer.parts if isinstance(part, ToolCallPart)]
@@ -131,22 +149,121 @@ def test_a_user_s_words_and_files() -> None:
         {"url": "file:///etc/passwd", "mediaType": "text/plain"},
         {"url": "data:image/png;base64,%%%", "mediaType": "image/png"},
         {"url": "data:nothing", "mediaType": "image/png"},
-        {"url": "https://example.org/x"},
         {"url": 7},
         {},
     ],
 )
 def test_files_that_cannot_be_used_are_skipped(file: dict[str, Any]) -> None:
-    assert to_model_messages([user({"type": "file", **file})]).messages == []
+    part = {"type": "file", **file}
+    [request] = to_model_messages([user("Look", part)]).messages
+    assert request.parts == [UserPromptPart("Look", timestamp=ANY)]
 
 
-def test_instructions_go_with_every_request_and_system_messages_stay_in_place() -> None:
+@pytest.mark.parametrize(
+    ("url", "given", "kind", "media_type"),
+    [
+        ("https://e.org/x.PNG?w=1#a", None, ImageUrl, "image/png"),
+        ("https://e.org/x.mp3", "", AudioUrl, "audio/mpeg"),
+        ("https://e.org/x.mp4", "video", VideoUrl, "video/mp4"),
+        ("https://e.org/x.pdf", 7, DocumentUrl, "application/pdf"),
+        ("https://e.org/x", "image/jpg", ImageUrl, "image/jpeg"),
+    ],
+)
+def test_a_link_without_a_type_is_taken_for_what_its_ending_says(
+    url: str, given: Any, kind: type[Any], media_type: str
+) -> None:
+    [request] = to_model_messages([user({"type": "file", "url": url, "mediaType": given})]).messages
+    [file] = request.parts[0].content  # type: ignore[union-attr, misc]
+    assert (type(file), file.url, file.media_type) == (kind, url, media_type)
+
+
+@pytest.mark.parametrize("url", ["https://e.org/x", "https://e.org/x.novel", "http://["])
+def test_a_link_to_nobody_knows_what_is_named(url: str) -> None:
+    [request] = to_model_messages([user({"type": "file", "url": url})]).messages
+    assert [part.content for part in request.parts] == [f"(a file: {url})"]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [{"type": "text", "text": ""}],
+        [{"type": "text", "text": " \n\t"}],
+        [{"type": "file", "url": "blob:7"}],
+        [{"type": "data-place", "data": {"x": 1}}],
+        [{"type": "novel"}, 7],
+    ],
+)
+def test_a_message_without_words_is_still_the_last_thing_said(parts: list[Any]) -> None:
+    greeting = assistant({"type": "text", "text": "Welcome."})
+    for before in ([], [user("Hi"), greeting], [greeting]):
+        history = to_model_messages([*before, user(*parts)], instructions="Be brief.").messages
+        last = history[-1]
+        assert isinstance(last, ModelRequest)
+        assert [part.content for part in last.parts] == [WORDLESS]
+        assert last.instructions == "Be brief."
+        assert with_continuation(history) == history
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        [],
+        [{"id": "s", "role": "system", "parts": [{"type": "text", "text": "Be kind."}]}],
+        [assistant({"type": "text", "text": "Welcome."})],
+        [assistant(tool("output-available", output=1))],
+        [assistant(tool("input-available"))],
+        ["garbage"],
+    ],
+)
+def test_instructions_are_sent_however_a_conversation_begins(stored: list[Any]) -> None:
+    history = to_model_messages(stored, instructions="Be brief.").messages
+    requests = [message for message in history if isinstance(message, ModelRequest)]
+    assert requests[-1].instructions == "Be brief."
+    last = with_continuation(history)[-1]
+    assert isinstance(last, ModelRequest)
+    assert last.instructions == "Be brief."
+
+
+def test_instructions_go_with_the_last_request_and_system_messages_stay_in_place() -> None:
     system = {"id": "s", "role": "system", "parts": [{"type": "text", "text": "Be kind."}]}
     done = assistant(tool("output-available", output=1))
     messages = to_model_messages([system, user("Hi"), done], instructions="Be brief.").messages
     requests = [message for message in messages if isinstance(message, ModelRequest)]
-    assert [request.instructions for request in requests] == ["Be brief."] * 3
+    assert [request.instructions for request in requests] == [None, None, "Be brief."]
     assert requests[0].parts[0].part_kind == "system-prompt"
+
+
+def test_a_note_of_the_system_is_nothing_to_answer() -> None:
+    note = {"id": "s", "role": "system", "parts": [{"type": "text", "text": "It is late."}]}
+    said = assistant({"type": "text", "text": "Welcome."})
+    for stored in ([note], [user("Hi"), said, note]):
+        last = with_continuation(to_model_messages(stored).messages)[-1]
+        assert "user-prompt" in [part.part_kind for part in last.parts]
+    answered = to_model_messages([user("Hi"), note]).messages
+    assert with_continuation(answered) == answered
+
+
+def test_calls_that_share_an_id_are_told_apart() -> None:
+    def called(*outputs: int) -> dict[str, Any]:
+        return assistant(*(tool("output-available", output=each) for each in outputs))
+
+    stored = [user("Hi"), called(1), user("Again"), called(2, 3), assistant(tool("output-error"))]
+    messages = to_model_messages(stored).messages
+    calls = [
+        part.tool_call_id
+        for message in messages
+        for part in message.parts
+        if isinstance(part, ToolCallPart)
+    ]
+    returns = [
+        (part.tool_call_id, part.content)
+        for message in messages
+        for part in message.parts
+        if isinstance(part, ToolReturnPart)
+    ]
+    assert calls == ["c1", "c1_2", "c1_3", "c1_4"]
+    assert returns == [("c1", 1), ("c1_2", 2), ("c1_3", 3), ("c1_4", "The call failed.")]
 
 
 @pytest.mark.parametrize(
@@ -163,16 +280,62 @@ def test_instructions_go_with_every_request_and_system_messages_stay_in_place() 
             "again",
             "retried",
         ),
+        (
+            tool(
+                "output-error",
+                errorText="It may have run.",
+                resultProviderMetadata={"outlast": {"outcome": "unknown"}},
+            ),
+            "It may have run.",
+            "failed",
+        ),
         (tool("output-denied", approval={"id": "x", "approved": False}), DENIED, "denied"),
         (tool("output-denied", approval={"reason": "not today"}), "not today", "denied"),
     ],
 )
 def test_outcomes_of_calls(part: dict[str, Any], content: object, outcome: str) -> None:
-    [answer, request] = to_model_messages([assistant(part)]).messages
+    [answer, request] = after_the_beginning(assistant(part))
     assert answer.parts == [call(args={"a": 1})]
     [returned] = request.parts
     assert isinstance(returned, ToolReturnPart)
     assert (returned.content, returned.outcome) == (content, outcome)
+    assert replace(tool_return(part), timestamp=returned.timestamp) == returned
+
+
+def test_a_result_is_cut_for_the_model_and_keeps_its_shape() -> None:
+    rows = [{"id": number, "text": "x" * 400} for number in range(12_000)]
+    part = tool("output-available", output={"count": 12_000, "rows": rows})  # 5 MB
+    content = tool_return(part).content
+    assert content["count"] == 12_000
+    assert content["rows"][0] == rows[0]
+    assert "more]" in content["rows"][-1]
+    assert MAX_RESULT_CHARACTERS / 20 < len(json.dumps(content)) <= MAX_RESULT_CHARACTERS * 1.1
+    assert len(part["output"]["rows"]) == 12_000
+    for text in (
+        tool_return(tool("output-available", output="y" * 5_000_000)).content,
+        tool_return(tool("output-error", errorText="y" * 5_000_000)).content,
+    ):
+        assert len(text) == MAX_RESULT_CHARACTERS
+        assert "[truncated 4900000 chars]" in text
+
+
+def test_what_is_short_enough_is_the_tool_s_own_and_pictures_stay_whole() -> None:
+    output = {"kind": "Secret", "data": "x" * 50_000}
+    assert tool_return(tool("output-available", output=output)).content is output
+    looks_like_media = {"kind": "Secret", "data": "x" * 200_000}
+    cut = tool_return(tool("output-available", output=looks_like_media)).content
+    assert len(cut["data"]) < 200_000
+    picture = BinaryContent(bytes(300_000), media_type="image/png")
+    stored = json.loads(Encoder().tool_output("c1", ["see", picture]))["output"]
+    content = tool_return(tool("output-available", output=stored)).content
+    assert content[1].data == picture.data
+
+
+def test_a_return_is_named_after_its_part() -> None:
+    part = {"type": "dynamic-tool", "toolName": "add", "toolCallId": "c7"}
+    returned = tool_return({**part, "state": "output-available", "output": 1})
+    assert (returned.tool_name, returned.tool_call_id) == ("add", "c7")
+    assert tool_return({}).tool_name == ""
 
 
 @pytest.mark.parametrize(
@@ -183,7 +346,7 @@ def test_calls_without_an_outcome_are_left_out_and_named(state: Any) -> None:
     text = {"type": "text", "text": "Let me see."}
     history = to_model_messages([assistant(text, tool(state))])
     assert history.dropped_calls == ["c1"]
-    [answer] = history.messages
+    [_, answer] = history.messages
     assert answer.parts == [TextPart("Let me see.")]
     preliminary = tool("output-available", output=1, preliminary=True)
     assert to_model_messages([assistant(preliminary)]).dropped_calls == ["c1"]
@@ -191,8 +354,8 @@ def test_calls_without_an_outcome_are_left_out_and_named(state: Any) -> None:
 
 def test_a_message_without_marks_is_split_where_a_text_follows_a_result() -> None:
     text = {"type": "text", "text": "Two."}
-    history = to_model_messages([assistant(tool("output-available", output=2), text)])
-    assert [message.kind for message in history.messages] == ["response", "request", "response"]
+    messages = after_the_beginning(assistant(tool("output-available", output=2), text))
+    assert [message.kind for message in messages] == ["response", "request", "response"]
 
 
 def test_unfinished_reasoning_is_not_sent_unless_it_is_signed() -> None:
@@ -200,12 +363,12 @@ def test_unfinished_reasoning_is_not_sent_unless_it_is_signed() -> None:
     text = {"type": "text", "text": "So", "state": "streaming"}
     partial = cleaned(assistant(reasoning, text))
     assert partial is not None
-    [answer] = to_model_messages([partial]).messages
+    [answer] = after_the_beginning(partial)
     assert answer.parts == [TextPart("So")]
     signed = {"outlast": {"signature": "s", "provider_name": "anthropic"}}
     partial = cleaned(assistant({**reasoning, "providerMetadata": signed}))
     assert partial is not None
-    [answer] = to_model_messages([partial]).messages
+    [answer] = after_the_beginning(partial)
     assert answer.parts == [ThinkingPart("Hm", signature="s", provider_name="anthropic")]
 
 
@@ -214,7 +377,7 @@ def test_reasoning_of_the_ai_sdk_keeps_its_signature() -> None:
         return {"type": "reasoning", "text": text, "providerMetadata": {"anthropic": fields}}
 
     parts = [reasoning("Hm", signature="s"), reasoning("", redactedData="x")]
-    [answer] = to_model_messages([assistant(*parts)]).messages
+    [answer] = after_the_beginning(assistant(*parts))
     assert answer.parts == [
         ThinkingPart("Hm", signature="s", provider_name="anthropic"),
         ThinkingPart("", id="redacted_thinking", signature="x", provider_name="anthropic"),
@@ -224,8 +387,8 @@ def test_reasoning_of_the_ai_sdk_keeps_its_signature() -> None:
 def test_pictures_that_a_tool_returned_are_pictures_again() -> None:
     picture = BinaryContent(b"\x89PNG", media_type="image/png")
     chunk = json.loads(Encoder().tool_output("c1", ["see", picture]))
-    history = to_model_messages([assistant(tool("output-available", output=chunk["output"]))])
-    [_, request] = history.messages
+    stored = assistant(tool("output-available", output=chunk["output"]))
+    [_, request] = after_the_beginning(stored)
     content = request.parts[0].content  # type: ignore[union-attr]
     assert content[0] == "see"
     assert content[1].data == picture.data
@@ -304,6 +467,56 @@ def test_no_stored_garbage_raises(messages: list[Any]) -> None:
     assert messages == before
     for message in history.messages:
         assert message.parts
+
+
+# --- once is enough ------------------------------------------------------------------------------
+
+
+def without_times(messages: list[Any]) -> Any:
+    return json.loads(
+        re.sub(r'"timestamp":"[^"]*"', '"timestamp":null', dumped(messages)),
+    )
+
+
+def dumped(messages: list[Any]) -> str:
+    return ModelMessagesTypeAdapter.dump_json(messages).decode()
+
+
+@given(st.lists(MESSAGES, min_size=1, max_size=9), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_a_cache_changes_nothing(messages: list[Any], growth: int) -> None:
+    cache = HistoryCache()
+    for end in range(max(0, len(messages) - growth), len(messages) + 1):
+        path = messages[:end]
+        fresh = to_model_messages(path, instructions=f"Be {end}.", shorten=True)
+        cached = to_model_messages(path, instructions=f"Be {end}.", shorten=True, cache=cache)
+        by_hand = to_model_messages(shortened(path), instructions=f"Be {end}.")
+        assert without_times(cached.messages) == without_times(fresh.messages)
+        assert without_times(by_hand.messages) == without_times(fresh.messages)
+        assert cached.dropped_calls == fresh.dropped_calls
+
+
+def test_a_cache_converts_each_message_once_and_keeps_those_last_used() -> None:
+    cache = HistoryCache()
+    stored = [user("Hi"), assistant({"type": "text", "text": "Hello."}), user("And?")]
+    first = to_model_messages(stored, cache=cache).messages
+    again = to_model_messages(stored, cache=cache, instructions="Be brief.").messages
+    assert [one is other for one, other in zip(first, again, strict=True)] == [True, True, False]
+    assert again[-1].parts is first[-1].parts
+    assert first[-1].instructions is None  # type: ignore[union-attr]
+    changed = [stored[0], {**stored[1]}, stored[2]]
+    assert to_model_messages(changed, cache=cache).messages[1] is not first[1]
+    to_model_messages(stored[:1], cache=cache)
+    assert len(cache._kept) == 1
+
+
+def test_a_cached_message_is_shortened_when_it_grows_old() -> None:
+    cache = HistoryCache()
+    long = user("x" * 20_000)
+    stored = [long, *(user(str(number)) for number in range(4))]
+    for count, length in ((4, 20_000), (5, 10_000)):
+        first = to_model_messages(stored[:count], cache=cache, shorten=True).messages[0]
+        assert len(first.parts[0].content) == length  # type: ignore[union-attr, arg-type]
 
 
 # --- shortening ----------------------------------------------------------------------------------

@@ -29,7 +29,13 @@ from pydantic_ai.tools import ToolDefinition
 from outlast.chat.abort import Abort
 from outlast.chat.history import CONTINUE
 from outlast.chat.model import ModelStream, open_stream
-from outlast.chat.model_errors import ModelFailed, ModelStalled, ModelStreamTruncated, kind_of
+from outlast.chat.model_errors import (
+    PASSING,
+    ModelFailed,
+    ModelStalled,
+    ModelStreamTruncated,
+    kind_of,
+)
 from outlast.chat.model_settings import model_settings
 from providers.anthropic_messages import Anthropic
 from providers.dialect import Answer, Call, Dialect
@@ -40,6 +46,13 @@ from providers.server import Reply, Server, refuse, running, stream
 
 DIALECTS: list[Dialect] = [OpenAIChat(), OpenAIResponses(), Anthropic(), Gemini()]
 KINDS = ["rate_limit", "quota", "overloaded", "context_overflow", "rejected"]
+# Google does not say that an account is empty, only that there is a limit.
+REFUSALS = [
+    (dialect, kind)
+    for dialect in DIALECTS
+    for kind in KINDS
+    if (dialect.name, kind) != ("google", "quota")
+]
 HELLO = Answer(text=("Hello ", "there."))
 HI: list[ModelMessage] = [ModelRequest.user_text_prompt("Hi")]
 WEATHER = ModelRequestParameters(
@@ -224,12 +237,12 @@ async def test_a_request_never_ends_with_the_models_own_words(dialect: Dialect) 
 # --- what goes wrong -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@every_dialect
+@pytest.mark.parametrize(
+    ("dialect", "kind"), REFUSALS, ids=lambda value: getattr(value, "name", value)
+)
 async def test_each_kind_of_refusal_is_told_apart(dialect: Dialect, kind: str) -> None:
     refusal = dialect.error(kind)
-    if refusal is None:
-        return  # this provider does not say so
+    assert refusal is not None
     async with serving(dialect, refusal) as (server, model):
         with pytest.raises(ModelFailed) as caught:
             await ask(model, max_retries=0)
@@ -238,6 +251,18 @@ async def test_each_kind_of_refusal_is_told_apart(dialect: Dialect, kind: str) -
     assert caught.value.__cause__ is not None
     assert caught.value.response is not None
     assert caught.value.response.parts == []
+
+
+async def test_google_has_one_word_for_a_limit_and_for_an_empty_account() -> None:
+    """`RESOURCE_EXHAUSTED`, with the same status for both: it is taken for what passes."""
+    dialect = Gemini()
+    message = "You exceeded your current quota, please check your plan and billing details."
+    error = {"error": {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED"}}
+    async with serving(dialect, refuse(429, error)) as (server, model):
+        with pytest.raises(ModelFailed) as caught:
+            await ask(model, max_retries=1, chance=lambda: -3.0)  # no wait
+        assert len(server.requests) == 2
+    assert caught.value.kind == "rate_limit"
 
 
 @every_dialect
@@ -268,10 +293,11 @@ async def test_a_rate_limit_is_waited_out_as_long_as_the_provider_says(dialect: 
 
 @every_dialect
 async def test_what_will_not_pass_is_not_retried(dialect: Dialect) -> None:
-    for kind in ("quota", "context_overflow", "rejected"):
-        refusal = dialect.error(kind)
-        if refusal is None:
+    for refused, kind in REFUSALS:
+        if refused is not dialect or kind in PASSING:
             continue
+        refusal = dialect.error(kind)
+        assert refusal is not None
         async with serving(dialect, refusal) as (server, model):
             with pytest.raises(ModelFailed):
                 await ask(model, max_retries=5)

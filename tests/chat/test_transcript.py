@@ -354,7 +354,7 @@ async def test_the_last_messages_are_shown_however_large_they_are(
         found = await host.get(Talker, "a").get_messages()
         assert [each.role for each in found] == ["user", "assistant"] * 2
         assert [len(each.text) for each in found][::2] == [5000, 5000]
-    assert [len(request.messages) for request in model.requests] == [1, 3, 5, 4]
+    assert [len(request.messages) for request in model.requests] == [1, 3, 5, 5]
 
 
 async def test_a_conversation_within_the_window_is_the_same_before_and_after_a_restart(

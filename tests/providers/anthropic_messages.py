@@ -85,11 +85,15 @@ class Anthropic:
 
     def check(self, body: Any) -> None:
         messages = body["messages"]
-        assert messages[-1]["role"] == "user"
+        assert messages, "nothing to answer"
+        assert messages[0]["role"] == messages[-1]["role"] == "user"
         open_calls: set[str] = set()
         for message in messages:
             content = message["content"]
             blocks = content if isinstance(content, list) else []
+            assert content, "an empty message"
+            texts = [block["text"] for block in blocks if block["type"] == "text"]
+            assert all(text.strip() for text in texts), "a text of white space"
             results = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
             assert results == open_calls, "the results are not those of the calls before"
             open_calls = {block["id"] for block in blocks if block["type"] == "tool_use"}

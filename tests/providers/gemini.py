@@ -60,9 +60,14 @@ class Gemini:
 
     def check(self, body: Any) -> None:
         contents = body["contents"]
-        assert contents[-1]["role"] == "user"
+        assert contents[0]["role"] == contents[-1]["role"] == "user"
+        assert contents[0]["parts"] != [{"text": ""}], "nothing to answer"
         open_calls = 0
+        before = None
         for content in contents:
+            calls = sum("functionCall" in part for part in content["parts"])
+            assert not calls or before == "user", "a call that answers nothing"
+            before = content["role"]
             results = sum("functionResponse" in part for part in content["parts"])
             assert results == open_calls, "as many results as calls"
             open_calls = sum("functionCall" in part for part in content["parts"])

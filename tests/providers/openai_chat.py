@@ -65,7 +65,8 @@ class OpenAIChat:
 
     def check(self, body: Any) -> None:
         messages = body["messages"]
-        assert messages[-1]["role"] != "assistant"
+        assert messages, "nothing to answer"
+        assert messages[-1]["role"] in ("user", "tool")
         open_calls: set[str] = set()
         for message in messages:
             if message["role"] == "tool":

@@ -66,6 +66,7 @@ class OpenAIResponses:
 
     def check(self, body: Any) -> None:
         items = body["input"]
+        assert items, "nothing to answer"
         assert items[-1].get("role") != "assistant"
         assert items[-1].get("type") not in ("function_call", "reasoning")
         called = [item["call_id"] for item in items if item.get("type") == "function_call"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from outlast.chat.calling import Called, CallEnd, Calls
 from outlast.chat.chunks import Encoder
 from outlast.chat.config import MAX_STEPS, TurnConfig, TurnContext
-from outlast.chat.history import to_model_messages, tool_return
+from outlast.chat.history import HistoryCache, to_model_messages, tool_return
 from outlast.chat.hooks import (
     PrepareStepContext,
     Step,
@@ -27,7 +27,6 @@ from outlast.chat.model_settings import model_settings
 from outlast.chat.output import OutputType
 from outlast.chat.prompt import with_capabilities
 from outlast.chat.session import Session
-from outlast.chat.shortening import shortened
 from outlast.chat.tool_parts import is_settled, tool_name
 from outlast.chat.tools import marked_methods
 from outlast.chat.toolset import tools_of
@@ -71,6 +70,7 @@ class Surroundings:
     keyed: KeyedCalls
     session: Session = field(default_factory=Session)
     client_tools: Sequence[Any] = ()
+    cache: HistoryCache = field(default_factory=HistoryCache)
 
 
 async def answer(
@@ -111,7 +111,9 @@ async def _prepared(
             origin=turn.entry.origin,
             continuation=turn.is_continuation,
             system=system,
-            messages=to_model_messages(shortened(window), instructions=system).messages,
+            messages=to_model_messages(
+                window, instructions=system, cache=around.cache, shorten=True
+            ).messages,
             model=model,
             tools={name: each.tool_def for name, each in offered.items()},
             body=turn.body,
@@ -145,7 +147,9 @@ async def _prepared(
         calls = Calls(
             agent, around.activation, around.ledger, around.keyed, turn, encoder, tools, context
         )
-        return _Run(agent, turn, config, model, calls, encoder, window, system, usage, context)
+        return _Run(
+            agent, turn, config, model, calls, encoder, window, system, usage, context, around.cache
+        )
     except BaseException:
         await tools.toolset.__aexit__(None, None, None)
         raise
@@ -171,6 +175,7 @@ class _Run:
     system: str
     usage: Any
     context: RunContext[Any]
+    cache: HistoryCache
     messages: list[ModelMessage] = field(default_factory=list)
 
     @property
@@ -210,8 +215,8 @@ class _Run:
             for chunk in encoder.close():
                 turn.emit(chunk)
             raise
-        if output is not None and not called:
-            turn.output = output.parsed(response.text or "")
+        if output is not None:
+            turn.output = output.value_of(response)
         turn.stream.hold()  # a stream that is whole is that of a turn that has ended
         turn.emit(encoder.finish(response.finish_reason, self.usage))
 
@@ -223,7 +228,9 @@ class _Run:
         window = self.window
         if self.turn.is_continuation:
             window = [*window[:-1], self.turn.builder.message()]
-        return to_model_messages(shortened(window), instructions=self.system).messages
+        return to_model_messages(
+            window, instructions=self.system, cache=self.cache, shorten=True
+        ).messages
 
     async def _ask(self, output: OutputType | None, done: Sequence[Step]) -> ModelResponse:
         turn, config, encoder = self.turn, self.config, self.encoder
@@ -231,22 +238,20 @@ class _Run:
         model = self.model if step.model is None else resolve(step.model)
         if step.messages is not None:
             self.messages = list(step.messages)
-        messages = self.messages
-        if step.system is not None:
-            messages = [*messages[:-1], _instructed(messages[-1], step.system)]
         retries = config.max_retries
         patience = config.chat_stream_stall_timeout
         turn.patience = self.agent.chat_stream_stall_timeout if patience is None else patience
         telemetry = config.telemetry if config.telemetry is not None else self.agent.telemetry
         async with open_stream(
             model,
-            messages,
+            self.messages,
             self._settings(step),
             await self._parameters(output, step, model),
             abort=turn.abort,
             stall_timeout=turn.patience,
             max_retries=self.agent.max_retries if retries is None else retries,
             instrument=telemetry,
+            instructions=self.system if step.system is None else step.system,
         ) as stream:
             turn.stage = "stream"
             async for event in stream:
@@ -394,11 +399,6 @@ def is_approved(part: dict[str, Any]) -> bool:
         and isinstance(approval, dict)
         and approval.get("approved") is True
     )
-
-
-def _instructed(message: ModelMessage, system: str) -> ModelMessage:
-    """The last request, with another system prompt."""
-    return replace(message, instructions=system) if message.kind == "request" else message
 
 
 def _steps_of(message: dict[str, Any] | None) -> int:

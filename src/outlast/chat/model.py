@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from outlast.chat.abort import Abort, Interrupted, Watch
 from outlast.chat.model_answer import (
+    AnswersByCall,
     catch_up,
     is_polled,
     is_truncated,
@@ -41,7 +42,9 @@ from outlast.chat.model_errors import (
     retry_delay,
     should_retry,
 )
+from outlast.chat.model_files import without_links
 from outlast.chat.model_request import (
+    instrumentation,
     models_behind,
     request_messages,
     request_parameters,
@@ -114,6 +117,7 @@ def open_stream(
     settings: ModelSettings | None = None,
     parameters: ModelRequestParameters | None = None,
     *,
+    instructions: str | None = None,
     abort: Abort | None = None,
     stall_timeout: float | timedelta | None = None,
     max_retries: int = MAX_RETRIES,
@@ -123,6 +127,7 @@ def open_stream(
 ) -> ModelStream:
     """Ask the model for its next answer; events as they come, then the whole of it.
 
+    `instructions` are the system prompt; without them it is that of the last message that has one.
     `stall_timeout` limits the wait for each event (0 or None: no limit). `on_retry` is told of each error
     that is retried: the error, how many attempts have failed, and the seconds until the next. `chance`
     spreads the waits.
@@ -150,6 +155,7 @@ def open_stream(
         messages,
         settings,
         parameters,
+        instructions=instructions,
         abort=abort,
         stall_timeout=None if stall_timeout is None else seconds(stall_timeout),
         max_retries=max_retries,
@@ -173,6 +179,7 @@ class ModelStream:
         settings: ModelSettings | None,
         parameters: ModelRequestParameters | None,
         *,
+        instructions: str | None,
         abort: Abort | None,
         stall_timeout: float | None,
         max_retries: int,
@@ -185,14 +192,15 @@ class ModelStream:
         self._before: ModelResponse | None = None  # what earlier requests brought, if suspended
         if self._messages and getattr(self._messages[-1], "state", None) == "suspended":
             self._before = without_cursor(cast("ModelResponse", self._messages.pop()))
-        self._settings = request_settings(model, settings)
-        self._parameters = request_parameters(self._messages, parameters)
+        self._parameters = request_parameters(self._messages, parameters, instructions)
+        self._settings = request_settings(model, settings, self._parameters)
+        self._answers = AnswersByCall({each.name for each in self._parameters.output_tools})
         self._abort = abort
         self._stall_timeout = stall_timeout
         self._max_retries = max_retries
         self._on_retry = on_retry
         self._chance = chance
-        self._instrument = instrument
+        self._instrument = instrumentation(instrument)
         self._current: StreamedResponse | None = None
         self._left: ModelResponse | None = None  # what had arrived when the reader left
         self._watch: Watch | None = None
@@ -247,6 +255,7 @@ class ModelStream:
             )
         else:
             response = joined(self._before, without_cursor(self._current.get()))
+            response = self._answers.response(response)
         if self.is_aborted and response.state != "complete":
             response = replace(response, state="interrupted")
         return response
@@ -265,6 +274,7 @@ class ModelStream:
                     last_end: ModelResponseStreamEvent | None = None
                     try:
                         async for event in stream if more is None else more:
+                            event = self._answers.event(event)
                             if event.event_kind == "part_end" and event.next_part_kind is None:
                                 last_end = event  # it comes at the end, or it is not the end yet
                                 continue
@@ -285,6 +295,8 @@ class ModelStream:
                     return
                 if self._goes_on_elsewhere(error):
                     response = self.response
+                elif not seen and self._leaves_out_links(error):
+                    continue
                 else:
                     failures += 1
                     await self._retry_or_raise(error, failures, seen)
@@ -340,6 +352,18 @@ class ModelStream:
         if self._current is None or kind_of(error) != "connection":
             return False
         return self.response.state == "suspended" and is_polled(self.response)
+
+    def _leaves_out_links(self, error: Exception) -> bool:
+        """Whether there are links to leave out, one of which may be what this request failed for: a link
+        that is dead stays part of the conversation for ever.
+        """
+        if kind_of(error) not in ("unknown", "rejected"):
+            return False
+        left = without_links(self._messages)
+        if left is None:
+            return False
+        self._messages = left
+        return True
 
     async def _retry_or_raise(self, error: Exception, attempt: int, seen: bool) -> None:
         retry = should_retry(error, attempt=attempt, max_retries=self._max_retries, seen=seen)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelResponse, ModelResponsePart, ModelResponseStreamEvent
+    from pydantic_ai.messages import (
+        ModelResponse,
+        ModelResponsePart,
+        ModelResponseStreamEvent,
+        TextPart,
+    )
     from pydantic_ai.models import StreamedResponse
 
 # Streams of the providers that always say why an answer ended.
@@ -124,3 +129,59 @@ def _delta(old: ModelResponsePart, new: ModelResponsePart) -> Any:
 
 def _rest(old: str, new: str) -> str:
     return new[len(old) :] if new.startswith(old) else ""
+
+
+class AnswersByCall:
+    """Calls of the tools that stand for the answer, as texts: nobody else has to know of such tools."""
+
+    def __init__(self, tools: Collection[str]) -> None:
+        self._tools = tools
+        self._places: set[int] = set()  # of the parts that are such calls
+
+    def event(self, event: ModelResponseStreamEvent) -> ModelResponseStreamEvent:
+        """The event, about a text if it was about an answer."""
+        from pydantic_ai.messages import (
+            PartDeltaEvent,
+            PartEndEvent,
+            PartStartEvent,
+            TextPartDelta,
+            ToolCallPartDelta,
+        )
+
+        if not self._tools:
+            return event
+        if isinstance(event, PartStartEvent):
+            self._places.discard(event.index)
+            if self._is_answer(event.part):
+                self._places.add(event.index)
+                return replace(event, part=self._text(event.part))
+        elif isinstance(event, PartEndEvent) and self._is_answer(event.part):
+            return replace(event, part=self._text(event.part))
+        elif isinstance(event, PartDeltaEvent) and event.index in self._places:
+            more = event.delta.args_delta if isinstance(event.delta, ToolCallPartDelta) else ""
+            return replace(event, delta=TextPartDelta(more if isinstance(more, str) else ""))
+        return event
+
+    def response(self, response: ModelResponse) -> ModelResponse:
+        """The response, with what it answered as a text."""
+        if not self._tools or not any(map(self._is_answer, response.parts)):
+            return response
+        parts = [self._text(part) if self._is_answer(part) else part for part in response.parts]
+        after = replace(response, parts=parts)
+        if after.finish_reason == "tool_call" and not after.tool_calls:
+            after = replace(after, finish_reason="stop")
+        return after
+
+    def _is_answer(self, part: Any) -> bool:
+        from pydantic_ai.messages import ToolCallPart
+
+        return isinstance(part, ToolCallPart) and part.tool_name in self._tools
+
+    def _text(self, call: Any) -> TextPart:
+        from pydantic_ai.messages import TextPart
+
+        return TextPart(call.args if isinstance(call.args, str) else _json_of(call))
+
+
+def _json_of(call: Any) -> str:
+    return str(call.args_as_json_str()) if call.args else ""

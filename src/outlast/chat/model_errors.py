@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import re
+from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.core.errors import OutlastError
 
@@ -20,6 +21,46 @@ Kind = Literal[
     "rejected",  # the request itself is refused: credentials, model name, contents
     "unknown",
 ]
+
+Overflow = Literal["context_overflow"]
+
+_SHOWN: dict[Kind, str] = {
+    "rate_limit": "The model is busy. Please try again in a moment.",
+    "overloaded": "The model is busy. Please try again in a moment.",
+    "connection": "The model could not be reached. Please try again in a moment.",
+    "truncated": "The answer broke off. Please try again.",
+    "stalled": "The model stopped answering. Please try again.",
+    "context_overflow": "The conversation is too long for the model.",
+    "quota": "The model is not available at the moment.",
+    "rejected": "The model did not accept the request.",
+    "unknown": "The model could not answer.",
+}
+HIDDEN = "An error occurred."
+
+# What providers say of a conversation that is too long, where their errors have no code for it.
+_TOO_LONG = re.compile(
+    "|".join(
+        (
+            "prompt is too long",  # Anthropic, also behind Bedrock
+            "request_too_large|exceeds the maximum size",  # Anthropic, counting bytes
+            "context.length.exceeded|exceeds the context window",  # OpenAI
+            "maximum context length",  # OpenAI, OpenRouter, vLLM, DeepSeek, Mistral
+            "input tokens? exceed",  # OpenAI, Bedrock
+            "token count.*exceeds|number of tokens allowed",  # Google
+            "input is too long",  # Bedrock
+            "input length.*(too long|exceed)",  # DashScope, proxies
+            "maximum prompt length",  # xAI
+            "reduce the length of the (messages|prompt|input)",  # Groq
+            "exceeds? the (available|model'?s?|maximum)? ?context",  # llama.cpp, Ollama
+            "(greater|larger|longer|more) than the (model'?s )?context",  # LM Studio
+            "context (window|length|size) (is )?(exceed|overflow|full|limit)",  # MiniMax, proxies
+            "exceeded (the )?model token limit",  # Moonshot
+            "more than max tokens allowed",  # Z.ai
+            "too many (input |prompt )?tokens(?!,? please wait| per)",  # Cohere; not Bedrock's throttling
+        )
+    ),
+    re.IGNORECASE | re.DOTALL,
+)
 
 PASSING: frozenset[Kind] = frozenset({"rate_limit", "overloaded", "connection", "truncated"})
 
@@ -148,5 +189,37 @@ def retry_delay(error: BaseException, *, attempt: int, chance: float) -> float:
 
 
 def shown_to_users(error: BaseException) -> str:
-    """What users see of an error."""
-    return str(error) if isinstance(error, OutlastError) else "An error occurred."
+    """An error in words for whoever chats: nothing of a provider's answer, nothing of the code.
+
+    ```python
+    from outlast.chat.model_errors import ModelFailed, shown_to_users
+    failure = ModelFailed("the model gpt-5 failed: key sk-… has no credit", kind="quota")
+    assert shown_to_users(failure) == "The model is not available at the moment."
+    assert shown_to_users(KeyError("secret")) == "An error occurred."
+    ```
+    """
+    if isinstance(error, ModelFailed):
+        return _SHOWN[error.kind]
+    return str(error) or HIDDEN if isinstance(error, OutlastError) else HIDDEN
+
+
+def _classify_overflow(error: BaseException | str, context: Any = None) -> Overflow | None:
+    """ "context_overflow" if this error, or the text of one, says that the conversation is too long.
+
+    For `classify_chat_error`; it knows what Anthropic, OpenAI, Google, Bedrock and others say.
+
+    ```python
+    from outlast.chat.model_errors import default_context_overflow_classifier as classify
+    assert classify("prompt is too long: 210000 tokens > 200000 maximum") == "context_overflow"
+    assert classify(ValueError("no")) is None
+    ```
+    """
+    if isinstance(error, BaseException):
+        kind = kind_of(error)
+        if kind in ("context_overflow", "rate_limit", "quota"):
+            return "context_overflow" if kind == "context_overflow" else None
+    return "context_overflow" if _TOO_LONG.search(str(error)) else None
+
+
+# Static, so that it can be assigned in a class: `classify_chat_error = default_context_overflow_classifier`.
+default_context_overflow_classifier = staticmethod(_classify_overflow)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from outlast.chat.model_request import tool_choice_of
 from outlast.core.clock import seconds
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def model_settings(
     """The same settings in Pydantic AI's words. What is None is left to the model.
 
     `timeout` limits each wait for the provider, not the whole answer. `tool_choice` is "auto", "none",
-    "required" or a list of tool names, one of which must be called. `provider_options` are handed on as
+    "required", or the names of tools, one of which must be called. `provider_options` are handed on as
     they are, and win: they are for what only some providers have, such as `openai_reasoning_effort` or
     `extra_body`.
 
@@ -61,9 +62,7 @@ def model_settings(
         "seed": seed,
         "timeout": None if timeout is None else seconds(timeout),
         "extra_headers": None if headers is None else dict(headers),
-        "tool_choice": tool_choice
-        if tool_choice is None or isinstance(tool_choice, str)
-        else list(tool_choice),
+        "tool_choice": None if tool_choice is None else tool_choice_of(tool_choice),
         "parallel_tool_calls": parallel_tool_calls,
         "thinking": thinking,
     }

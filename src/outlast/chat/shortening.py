@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlast.chat.tool_parts import tool_name
-from outlast.core import json
 
 WHOLE_MESSAGES = 4  # the last ones, which are never shortened
 MAX_OUTPUT_CHARACTERS = 500
@@ -23,10 +22,11 @@ _LEAST_BUDGET = 40
 def shortened(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The same messages, with long tool outputs and texts cut in all but the last few."""
     older = max(0, len(messages) - WHOLE_MESSAGES)
-    return [*map(_shortened_message, messages[:older]), *messages[older:]]
+    return [*map(shortened_message, messages[:older]), *messages[older:]]
 
 
-def _shortened_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def shortened_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with long texts and outputs cut; itself when there are none."""
     parts = message.get("parts") if isinstance(message, Mapping) else None
     if not isinstance(parts, list):
         return message
@@ -106,7 +106,9 @@ def _cut(text: str, budget: int) -> str:
 def _size(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
+    import pydantic_core
+
     try:
-        return len(json.encode(value))
-    except TypeError:
+        return len(pydantic_core.to_json(value, inf_nan_mode="null").decode())
+    except (ValueError, RecursionError):  # no JSON after all
         return len(str(value))

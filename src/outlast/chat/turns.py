@@ -13,6 +13,7 @@ from outlast.chat.chunks import Encoder
 from outlast.chat.claims import Claims
 from outlast.chat.failures import Judging, judged
 from outlast.chat.following import Following
+from outlast.chat.history import HistoryCache
 from outlast.chat.hooks import is_overridden
 from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import EntryRow, Outcome
@@ -22,6 +23,7 @@ from outlast.chat.keyed import KeyedCalls
 from outlast.chat.ledger import Ledger
 from outlast.chat.loop import Answering, Surroundings, answer
 from outlast.chat.messages import sanitised
+from outlast.chat.notices import Accepted, Cleared, Ended, Started
 from outlast.chat.overlap import is_superseded, quiet_at
 from outlast.chat.reducer import MessageBuilder, cleaned
 from outlast.chat.repair import without_waiting
@@ -32,6 +34,7 @@ from outlast.chat.session import Session
 from outlast.chat.stream import Stream, chunks_of
 from outlast.chat.transcript import Change, Transcript
 from outlast.chat.turn import Executor, Turn, TurnAborted, current_turn
+from outlast.core import json
 from outlast.core.errors import CommitRefused, OutlastError, again
 from outlast.core.text import described, storable
 from outlast.core.tracing import traceparent
@@ -79,6 +82,7 @@ class Turns:
         self._retention = Retention(activation, commits)
         self._ledger = Ledger(activation)
         self._keyed = KeyedCalls(activation, self._ledger)
+        self._history = HistoryCache()
         self._streams: dict[str, Stream] = {}  # of what is open, by request id
         self._waiters: dict[str, list[asyncio.Future[TurnEnd]]] = {}
         self._watchers: list[asyncio.Future[None]] = []  # who waits for anything to change
@@ -88,8 +92,38 @@ class Turns:
         self.executors: dict[str, tuple[Sequence[Any], Executor]] = {}  # tools and all, by request
         self.running: Turn | None = None
         self.live: Turn | None = None  # the same, until its message is stored
+        self._message_ids: dict[str, tuple[str, ...]] = {}  # of what open requests have brought
         interactions.turns = self
-        inbox.on_accepted = lambda _: self.go_on()
+        inbox.on_accepted = self._accepted
+
+    # --- what clients see ------------------------------------------------------------------------
+
+    def shown(self) -> list[dict[str, Any]]:
+        """The stored path, and then what was accepted and is not part of it yet, in order."""
+        shown = list(self._transcript.path)
+        known = {message["id"] for message in shown}
+        for entry in self._inbox.open:
+            if entry.state == "accepted" and entry.messages is not None:
+                for message in json.decode(entry.messages):
+                    if message["id"] not in known:
+                        known.add(message["id"])
+                        shown.append(message)
+        return shown
+
+    def started(self) -> Started | None:
+        """The turn that runs, for those who come now."""
+        live = self.live
+        if live is None or live.stream.end is not None:
+            return None
+        ids = self._message_ids.get(live.request_id, ())
+        return Started(live.request_id, live.stream, live.is_continuation, ids, self.shown)
+
+    def _accepted(self, entry: EntryRow) -> None:
+        if entry.messages is not None:
+            ids = [message["id"] for message in json.decode(entry.messages)]
+            self._message_ids[entry.id] = tuple(ids)
+        self._activation.tell(Accepted(entry.id, entry.kind, self.shown))
+        self.go_on()
 
     # --- one after another -----------------------------------------------------------------------
 
@@ -186,6 +220,9 @@ class Turns:
             await self._end(entry, "skipped")
             return
         self._tell_start(turn.entry)
+        started = self.started()
+        if started is not None:
+            self._activation.tell(started)
         if turn.repaired:
             self._activation.events.emit(
                 events.TranscriptRepaired, self._agent, entry.id, tool_call_ids=turn.repaired
@@ -225,7 +262,9 @@ class Turns:
         tools: Sequence[Any] = self._interactions.tools_for(turn.options)
         if given is not None:
             tools, turn.executor = given
-        return Surroundings(self._activation, self._ledger, self._keyed, self.session, tools)
+        return Surroundings(
+            self._activation, self._ledger, self._keyed, self.session, tools, self._history
+        )
 
     async def _judged(self, turn: Turn, failure: Exception) -> tuple[str, str]:
         """What is stored of an error, and what is shown. What was said is durable by then."""
@@ -384,6 +423,8 @@ class Turns:
         for waiter in self._waiters.pop(entry.id, ()):
             if not waiter.done():
                 waiter.set_result(end)
+        self._message_ids.pop(entry.id, None)
+        self._activation.tell(Ended(entry.id, end, entry.started_at is not None, self.shown))
 
     # --- stopping --------------------------------------------------------------------------------
 
@@ -451,6 +492,7 @@ class Turns:
                 self._tell(entry, TurnEnd(outcome, None, reason))
                 self._stop(entry, reason)
         self._activation.events.emit(events.MessagesCleared, self._agent)
+        self._activation.tell(Cleared())
 
     def _arm_if_open(self) -> list[Operation]:
         return self._retention.arm() if self._inbox.is_busy else []
