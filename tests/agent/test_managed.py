@@ -352,3 +352,28 @@ async def test_delete_takes_ended_ones_oldest_first_and_interrupted_only_if_aske
         assert await agent.cancel_fiber(running.id)
         with pytest.raises(ValueError, match="from 1 to 500"):
             await agent.delete_fibers(limit=501)
+
+
+async def test_an_empty_filter_means_none(store_url: str) -> None:
+    async with hosting(Manager, url=store_url) as host:
+        agent = host.get(Manager, "a")
+        await agent.start_fiber("done", nothing, id="done", wait=True)
+        for none in ([], (), iter([]), set[Any]()):
+            assert await agent.list_fibers(status=none) == []
+        assert await agent.list_fibers(name="") == []
+        for none in ([], (), iter([]), set[Any]()):
+            assert await agent.delete_fibers(status=none) == 0
+        assert [one.id for one in await agent.list_fibers()] == ["done"]
+
+
+async def test_a_time_without_a_zone_is_refused(store_url: str) -> None:
+    async with hosting(Manager, url=store_url) as host:
+        agent = host.get(Manager, "a")
+        await agent.start_fiber("done", nothing, id="done", wait=True)
+        with pytest.raises(ValueError, match="settled_before has no time zone"):
+            await agent.delete_fibers(settled_before=datetime(2100, 1, 1))
+        with pytest.raises(TypeError, match="settled_before is a datetime, not 5"):
+            await agent.delete_fibers(settled_before=5)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="settled_before has no time zone"):
+            await agent.delete_fibers(status=[], settled_before=datetime(2100, 1, 1))
+        assert [one.id for one in await agent.list_fibers()] == ["done"]

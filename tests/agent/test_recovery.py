@@ -482,7 +482,7 @@ async def test_events_tell_the_whole_story(sqlite_url: str) -> None:
 
 def _row(**changes: Any) -> FiberRow:
     values: dict[str, Any] = dict.fromkeys(FiberRow.__slots__)
-    return FiberRow(**{**values, "created_at": 0, "tries": 0, **changes})
+    return FiberRow(**{**values, "created_at": 0, "tries": 0, "waits": 1, **changes})
 
 
 DAY = 24 * 3600 * 1000
@@ -494,6 +494,10 @@ DAY = 24 * 3600 * 1000
         (_row(), True, "now"),
         (_row(tries=1, interrupted_at=0, retry_at=500), True, "now"),
         (_row(tries=1, interrupted_at=0, retry_at=5000), True, "later"),
+        (_row(tries=1, interrupted_at=0, retry_at=1000 + 30_000), True, "later"),
+        (_row(tries=1, interrupted_at=0, retry_at=1001 + 30_000), True, "now"),  # put off by a
+        (_row(tries=1, interrupted_at=0, retry_at=10 * DAY), True, "now"),  # clock that was ahead
+        (_row(tries=9, interrupted_at=0, retry_at=10 * DAY), False, "now"),
         (_row(tries=2, interrupted_at=0, retry_at=5000), False, "now"),
         (_row(tries=3, interrupted_at=0, retry_at=5000), False, "later"),
         (_row(tries=20, interrupted_at=1000 - DAY, retry_at=5000), True, "too old"),

@@ -199,7 +199,7 @@ async def test_a_failing_callback_is_retried_then_reported_and_the_row_is_gone(
         assert await schedule_rows(host) == []
 
 
-@pytest.mark.invariant("B1", "B5")
+@pytest.mark.invariant("B1")
 async def test_trouble_of_the_store_never_consumes_a_one_shot(sqlite_url: str) -> None:
     async def troubled(agent: Agent, payload: Any) -> None:
         if len(Clock.calls) < 8:
@@ -251,6 +251,24 @@ async def test_cancel_and_look(store_url: str) -> None:
         assert await alarm_rows(host) == []
         await asyncio.sleep(100)
         assert Clock.calls == []
+
+
+async def test_schedules_are_found_by_their_method_or_its_name(store_url: str) -> None:
+    async with hosting(Clock, url=store_url) as host:
+        agent = host.get(Clock, "c")
+        one = await agent.schedule(10, "tick", 1)
+        await agent.schedule(10, "tock", 2)
+
+        async def by_method(agent: Any) -> Any:
+            return await agent.get_schedules(callback=agent.tick)
+
+        assert await agent.do(by_method) == [one]
+        assert await agent.get_schedules(callback=Clock.tick) == [one]
+        assert await agent.get_schedules(callback="tick", kind="cron") == []
+        assert await agent.get_schedules(callback="renamed") == [], "it may be gone by now"
+        for stranger in (print, 5):
+            with pytest.raises(TypeError, match="callback is a method of Clock"):
+                await agent.get_schedules(callback=stranger)  # type: ignore[arg-type]
 
 
 async def test_cancelling_an_interval_while_it_runs_ends_it(sqlite_url: str) -> None:

@@ -102,16 +102,18 @@ def test_what_is_no_time_is_refused(when: Any, timezone: str | None, says: str) 
         timing_of(when, timezone, NOW)
 
 
-def test_what_comes_after() -> None:
-    assert timing_of(5, None, NOW).after(NOW) is None
-    assert timing_of(datetime(2026, 1, 2, tzinfo=UTC), None, NOW).after(NOW) is None
-    late = NOW + 10 * 86_400_000 + 5
-    assert timing_of("0 0 * * *", None, NOW).after(late) == NOW + 11 * 86_400_000
+def test_an_interval_begins_one_interval_from_now() -> None:
     assert interval_timing(60, NOW) == Timing("interval", NOW + 60_000, interval=60_000)
-    assert interval_timing(60, NOW).after(late) == late + 60_000
-    for bad in (0, -5, float("nan"), 1e12):
+    assert interval_timing(timedelta(minutes=1), NOW).first_at == NOW + 60_000
+    for bad in (0, -5, float("nan"), 1e12, timedelta(0)):
         with pytest.raises(ValueError, match="an interval is between"):
             interval_timing(bad, NOW)
+
+
+@pytest.mark.parametrize("every", ["5", True, None, [5]])
+def test_an_interval_that_is_no_duration_is_refused(every: Any) -> None:
+    with pytest.raises(TypeError, match=r"an interval is seconds or a timedelta, not "):
+        interval_timing(every, NOW)
 
 
 def test_retries_wait_a_random_part_of_doubling_delays() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from outlast import Agent, Host, Retry
+from outlast import Agent, Host, Retry, Schedule
 from outlast.store.operations import Query
 from outlast.testing import Outcome, crash_sweep
 from support import alarm_rows
@@ -24,6 +25,7 @@ class Diary(Agent):
             await self.schedule(10, self.note, "once")
             await self.schedule(20, self.flaky, "flaky", retry=Retry(max_attempts=3))
             await self.schedule_every(50, self.beat)
+            await self.schedule("* * * * *", self.chime)
 
     async def note(self, what: str) -> None:
         calls.append(what)
@@ -43,6 +45,19 @@ class Diary(Agent):
             for schedule in await self.get_schedules(kind="interval"):
                 await self.cancel_schedule(schedule.id)
 
+    async def chime(self, payload: None, schedule: Schedule) -> None:
+        """Which occurrences there were; the first takes so long that the next one is passed over."""
+        minute = schedule.time.isoformat()
+        calls.append(minute)
+        chimes = await self.storage.get("chimes", [])
+        if not chimes:
+            await asyncio.sleep(100)
+        if minute not in chimes:
+            chimes.append(minute)
+            await self.storage.put("chimes", chimes)
+        if len(chimes) >= 3:
+            await self.cancel_schedule(schedule.id)
+
     async def everything(self) -> dict[str, Any]:
         return await self.storage.list()
 
@@ -60,8 +75,17 @@ async def check(outcome: Outcome) -> None:
     assert stored["flaky"] is True
     assert 3 <= stored["beats"] <= 3 + deaths
     assert calls.count("once") <= 1 + deaths
+    chimes = [datetime.fromisoformat(minute) for minute in stored["chimes"]]
+    assert [(time.second, time.microsecond) for time in chimes] == [(0, 0)] * 3
+    assert chimes == sorted(set(chimes)), "each minute once"
+    assert all(calls.count(time) <= 1 + deaths for time in stored["chimes"])
+    minute = timedelta(minutes=1)
+    assert 2 * minute <= chimes[1] - chimes[0] <= (2 + 2 * deaths) * minute
+    assert chimes[2] - chimes[1] == minute, "none is lost"
     left = await outcome.host.store.fetch(Query.same("SELECT id FROM schedules"))
     assert left == [], "nothing is stuck"
+    left = await outcome.host.store.fetch(Query.same("SELECT name FROM facts"))
+    assert left == [], "what has run is forgotten with its schedule"
     assert await alarm_rows(outcome.host) == []
 
 

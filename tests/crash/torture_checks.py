@@ -352,6 +352,9 @@ def _admissions(store: Snapshot) -> Iterator[str]:
     for agent, origin, _ in store.admissions:
         if (agent, origin) not in origins:
             yield f"{agent} has noted what {origin} admitted, which is gone"
+    for agent, origin in store.pasts:
+        if (agent, origin) not in origins:
+            yield f"{agent} knows what {origin} has run, which is gone"
 
 
 def _fibers(store: Snapshot) -> Iterator[str]:
@@ -394,7 +397,7 @@ def _running(store: Snapshot) -> Iterator[Work]:
         if row.settled_at is None:
             yield row.snapshot["incarnation"], row.snapshot["id"]
     for one in store.schedules:
-        at = f"@{one.occurrence}" if one.kind == "interval" else ""
+        at = f"@{one.occurrence}" if one.kind in ("interval", "cron") else ""
         yield one.payload["incarnation"], f"{one.payload['id']}{at}"
 
 

@@ -2,13 +2,14 @@
 
 A job is plain data: it travels to the agent as a fiber's input or a schedule's payload, and into the
 journal, from which the checker tells what to expect. Ids are `life.client.number`, `…/n` for work that a job
-admits, `…@time` for one beat of an interval. A step is `job:n`.
+admits, `…@time` for one beat. A step is `job:n`.
 
 | kind | |
 | --- | --- |
 | `fiber` | so many steps, each with an effect outside and a count in the store; may admit others on its way |
 | `once` | a one-shot schedule, whose callback admits others |
 | `every` | an interval, whose callback admits others and cancels it after so many beats |
+| `cron` | the same, each second |
 | `delegate` | admitted by a callback at a sub-agent, through a stub |
 | `demolish` | a one-shot whose callback destroys its own agent |
 """
@@ -32,7 +33,8 @@ CUT_SHORT = ("drop", "settle")  # by the hook: the rest of its steps is never ma
 def new_job(chance: random.Random, id: str, *, sub_agents: list[str], is_root: bool) -> Job:
     """Any job that a client may ask for."""
     kind = chance.choices(
-        ("fiber", "once", "every", "demolish"), weights=(56, 30, 13, 0 if is_root else 1)
+        ("fiber", "once", "every", "cron", "demolish"),
+        weights=(56, 28, 11, 4, 0 if is_root else 1),
     )[0]
     if kind == "fiber":
         return _fiber(chance, id, depth=0)
@@ -45,6 +47,8 @@ def new_job(chance: random.Random, id: str, *, sub_agents: list[str], is_root: b
             "beats": chance.randint(1, 3),
             "interval": chance.uniform(0.01, 0.06),
         }
+    if kind == "cron":
+        return {"id": id, "kind": "cron", "beats": chance.randint(1, 2)}
     return {"id": id, "kind": "demolish", "delay": chance.uniform(0, 0.1)}
 
 
@@ -115,7 +119,7 @@ def _once(chance: random.Random, id: str, *, depth: int, sub_agents: list[str]) 
 
 
 def beat_of(job: Job, time: int) -> list[Job]:
-    """What one beat of an interval admits."""
+    """What one beat of an interval or a cron schedule admits."""
     id = f"{job['id']}@{time}"
     plain = {
         "kind": "fiber",
@@ -152,7 +156,7 @@ class Expected:
 
 
 def expected_of(job: Job, times: list[int]) -> dict[str, Expected]:
-    """Every step that a job leads to; `times` are those at which it beat, if it is an interval."""
+    """Every step that a job leads to; `times` are those at which it beat, if it does."""
     steps: dict[str, Expected] = {}
     for work, is_certain, count in _works(job, times, True, 1):
         if work["kind"] == "fiber":
@@ -192,7 +196,7 @@ def _works(
     if job["kind"] == "fiber":
         count *= 2 if job["twice"] else 1
         children = [child for several in children.values() for child in several]
-    elif job["kind"] == "every":
+    elif job["kind"] in ("every", "cron"):
         children = [child for time in times for child in beat_of(job, time)]
     yield job, is_certain, count
     if job["kind"] == "fiber":

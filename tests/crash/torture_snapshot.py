@@ -66,6 +66,7 @@ class Snapshot:
     roots: set[str]
     storage: dict[str, dict[str, Any]]  # by agent
     state: dict[str, Any]  # by agent
+    pasts: list[tuple[str, str]]  # agent and `schedule:id`, of cron schedules that have missed some
     fibers: list[FiberRow]
     schedules: list[ScheduleRow]
     alarms: list[tuple[str, str, int]]
@@ -95,6 +96,9 @@ class Snapshot:
             state={
                 agent: json.loads(value) for agent, name, value in rows["facts"] if name == "state"
             },
+            pasts=[
+                (agent, name) for agent, name, _ in rows["facts"] if name.startswith("schedule:")
+            ],
             fibers=fibers,
             schedules=[
                 ScheduleRow._make((*row[:-1], json.loads(row[-1]))) for row in rows["schedules"]

@@ -225,6 +225,8 @@ class Working(Agent):
     async def _schedule(self, job: Job) -> None:
         if job["kind"] == "every":
             await self.schedule_every(job["interval"], self.beat, job)
+        elif job["kind"] == "cron":
+            await self.schedule("* * * * * *", self.beat, job)
         elif job["kind"] == "once":
             retry = Retry(max_attempts=job["attempts"], base_delay=0.005, max_delay=0.02)
             await self.schedule(job["delay"], self.once, job, retry=retry)

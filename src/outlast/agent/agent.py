@@ -18,12 +18,15 @@ from outlast.agent.fiber import FiberHandle
 from outlast.agent.fibers import UNSET, FiberFunction, Fibers
 from outlast.agent.keepalive import Lease, keep_alive_while
 from outlast.agent.managed import FiberInspection, FiberStatus, ManagedFibers
+from outlast.agent.notices import Broadcast, StateChanged
 from outlast.agent.recovery import ALARM, FiberRecoveryContext, FiberResolution, Recovery
 from outlast.agent.schedules import Schedule, Schedules
+from outlast.agent.sleepers import sleepers
 from outlast.agent.storage import Storage
 from outlast.agent.subagents import SubAgent, SubAgents
 from outlast.agent.timetable import Retry, ScheduleKind
 from outlast.agent.unit import Commits, Unit
+from outlast.core import json
 from outlast.host.activation import Activation
 from outlast.store.operations import Query
 
@@ -74,6 +77,7 @@ class Agent:
         fiber_rows.UNFINISHED_AGENTS,
         schedule_rows.CLAIMED_AGENTS,
     )
+    _sleepers = staticmethod(sleepers)
     _activation: Activation
 
     def __init__(self) -> None:
@@ -102,8 +106,8 @@ class Agent:
         )
         self._managed = ManagedFibers(self._fibers, self._recovery)
         self._fibers.on_orphan = self._recovery.scan_soon
-        self._schedules = Schedules(self, activation, self._commits)
         self._facts = Facts(activation, self._commits)
+        self._schedules = Schedules(self, activation, self._commits, self._facts)
         self._sub_agents = SubAgents(activation, self._commits)
 
     @property
@@ -187,15 +191,25 @@ class Agent:
         await self._change_state(state, "server")
 
     async def _change_state(self, state: Any, source: Any) -> None:
-        typed.check(self.state_type, state, "the state")
-        text = typed.dump(state, "state")
-        self.validate_state_change(typed.load(self.state_type, text), source)
+        text = typed.dump(self.state_type, state, "state")
+        self._validate(typed.load(self.state_type, text), source)
 
         def told() -> None:
             self._activation.events.emit(StateUpdated, self._activation.address.text)
+            self._activation.tell(StateChanged(text, source))
             self._activation.spawn(self._tell_of_state(text, source), "on_state_changed")
 
         await self._facts.set("state", text, told)
+
+    def _validate(self, state: Any, source: Any) -> None:
+        verdict: Any = self.validate_state_change(state, source)  # type: ignore[func-returns-value]
+        if inspect.isawaitable(verdict):
+            if inspect.iscoroutine(verdict):
+                verdict.close()
+            raise TypeError(
+                f"{type(self).__name__}.validate_state_change is async, so it would refuse nothing;"
+                f" use a plain `def` that raises"
+            )
 
     async def _tell_of_state(self, text: str, source: Any) -> None:
         try:
@@ -207,12 +221,36 @@ class Agent:
 
     async def configure(self, config: Any) -> None:
         """Set the agent's configuration: one value, kept for its whole life."""
-        typed.check(self.config_type, config, "the configuration")
-        await self._facts.set("config", typed.dump(config, "configuration"))
+        await self._facts.set("config", typed.dump(self.config_type, config, "configuration"))
 
     def get_config(self) -> Any:
         """What `configure` was given, as a `config_type` if that is given; None: nothing yet."""
         return self._facts.get("config", self.config_type, None)
+
+    def _state_text(self) -> str | None:
+        """The state as JSON; None: there is none."""
+        state = self.state
+        return None if state is None else typed.dump(self.state_type, state, "state")
+
+    # --- connections -----------------------------------------------------------------------------
+
+    async def on_connect(self, connection: Any) -> None:
+        """Called when a client connects, before it is told anything. `connection.close(4003)` refuses it."""
+
+    async def on_message(self, connection: Any, message: str) -> None:
+        """Called with each text that is not part of the protocol."""
+
+    async def on_close(self, connection: Any) -> None:
+        """Called when a connection is gone."""
+
+    async def on_request(self, request: Any) -> Any:
+        """Called with each HTTP request that outlast does not answer itself. Returns a Starlette response."""
+        return None
+
+    def broadcast(self, message: Any, *, without: Iterable[str] = ()) -> None:
+        """Send something to everybody who is connected: a text, or what becomes JSON. Nothing is stored."""
+        text = message if isinstance(message, str) else json.encode(message, "message")
+        self._activation.tell(Broadcast(text, frozenset(without)))
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -372,9 +410,12 @@ class Agent:
         return await self._schedules.every(interval, callback, payload, retry, idempotent)
 
     async def get_schedules(
-        self, *, kind: ScheduleKind | None = None, callback: str | None = None
+        self,
+        *,
+        kind: ScheduleKind | None = None,
+        callback: Callable[..., Any] | str | None = None,
     ) -> list[Schedule]:
-        """The schedules of this agent, the next one first."""
+        """The schedules of this agent, the next one first; of one kind, or of one method or its name."""
         return await self._schedules.all(kind, callback)
 
     async def get_schedule(self, id: str) -> Schedule | None:
@@ -472,6 +513,10 @@ class Agent:
             await asyncio.shield(self._schedules.scan_soon())
         else:
             raise LookupError(f"no part of {type(self).__name__} is called {source!r}")
+
+    async def _set_right(self) -> None:
+        await self._schedules.set_right()
+        await asyncio.shield(self._recovery.scan_soon())
 
     def _leave(self, reason: Exception) -> None:
         self._managed.leave()

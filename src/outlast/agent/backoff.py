@@ -55,13 +55,16 @@ def turn_of(row: FiberRow, now: int, options: FiberRecovery, *, same_process: bo
     """Whether a left-behind fiber is handed to the hook now.
 
     A new process tries at once what failed in an old one (it may well be the repaired version),
-    unless that has failed so often that the fiber may be what kills it.
+    unless that has failed so often that the fiber may be what kills it. One that would have to wait
+    for longer than it ever waits was put off by a clock that was ahead, and need not wait.
     """
     max_age = int(seconds(options.max_age) * 1000)
     stuck_since = row.interrupted_at if row.tries >= PERSISTENCE else None
     if max_age and stuck_since is not None and now - stuck_since >= max_age:
         return "too old"
     must_wait = same_process or row.tries >= PATIENCE
-    if must_wait and row.retry_at is not None and row.retry_at > now:
-        return "later"
+    if must_wait and row.retry_at is not None:
+        put_off_at = row.retry_at - options.delay_after(row.waits)
+        if put_off_at <= now < row.retry_at:
+            return "later"
     return "now"

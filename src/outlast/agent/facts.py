@@ -67,6 +67,9 @@ class Facts:
     def remember(self, name: str, text: str) -> None:
         self._stored[name] = text
 
+    def forget(self, name: str) -> None:
+        self._stored.pop(name, None)
+
     async def set(self, name: str, text: str, then: Callable[[], None] | None = None) -> None:
         """Set a value. Durable when this returns; inside `commit()`, when the block ends."""
         unit = self._commits.current()

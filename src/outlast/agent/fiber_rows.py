@@ -286,9 +286,8 @@ BY_KEY = Query.same(f"SELECT {_COLUMNS} FROM fibers WHERE agent = ? AND idempote
 
 def listing(statuses: int, by_name: bool) -> Query:
     """Managed fibers, newest first. Arguments: agent, the statuses, the name if asked for, limit."""
-    conditions = ["agent = ?", "managed = 1"]
-    if statuses:
-        conditions.append(f"status IN ({', '.join('?' * statuses)})")
+    marks = ", ".join("?" * statuses)
+    conditions = ["agent = ?", "managed = 1", f"status IN ({marks})"]
     if by_name:
         conditions.append("name = ?")
     return Query.same(

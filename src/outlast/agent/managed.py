@@ -14,7 +14,7 @@ from outlast.agent.fiber_rows import FiberRow
 from outlast.agent.fibers import UNSET, FiberFunction, Fibers, check_function
 from outlast.agent.recovery import FiberResolution, Recovery, checked, decoded, settlement
 from outlast.core import json
-from outlast.core.clock import to_datetime
+from outlast.core.clock import to_datetime, to_milliseconds
 from outlast.core.errors import CommitRefused, FiberConflict, FiberInterrupted
 from outlast.core.text import problem_of
 from outlast.store.operations import Query
@@ -155,7 +155,9 @@ class ManagedFibers:
         self, status: FiberStatus | Iterable[FiberStatus] | None, name: str | None, limit: int
     ) -> list[FiberInspection]:
         _check_limit(limit, MOST_LISTED)
-        statuses = _statuses(status)
+        statuses = STATUSES if status is None else _statuses(status)
+        if not statuses:
+            return []
         arguments = [*statuses, *([name] if name is not None else []), limit]
         found = await self._fibers.activation.store.fetch(
             rows.listing(len(statuses), name is not None), self._fibers.agent, *arguments
@@ -208,10 +210,12 @@ class ManagedFibers:
         limit: int,
     ) -> int:
         _check_limit(limit, MOST_DELETED)
-        statuses = _statuses(status) or DELETED_BY_DEFAULT
+        statuses = DELETED_BY_DEFAULT if status is None else _statuses(status)
         arguments: list[str | int | None] = [self._fibers.agent, *statuses]
         if settled_before is not None:
-            arguments.append(int(settled_before.timestamp() * 1000))
+            arguments.append(to_milliseconds(settled_before, "settled_before"))
+        if not statuses:
+            return 0
         statement = rows.deletion(statuses, settled_before is not None)
         touched = await self._fibers.commits.commit([(statement, (*arguments, limit))])
         return touched[0]
@@ -273,9 +277,7 @@ class ManagedFibers:
         )
 
 
-def _statuses(status: FiberStatus | Iterable[FiberStatus] | None) -> Sequence[FiberStatus]:
-    if status is None:
-        return ()
+def _statuses(status: FiberStatus | Iterable[FiberStatus]) -> Sequence[FiberStatus]:
     statuses: Sequence[Any] = [status] if isinstance(status, str) else list(status)
     for one in statuses:
         if one not in STATUSES:

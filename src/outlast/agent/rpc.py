@@ -17,6 +17,30 @@ from outlast.core.errors import RpcRefused
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+class Final:
+    """The last thing that a streaming method yields, if its call is to have a value besides its items.
+
+    ```python
+    from outlast import Agent, Final, rpc
+
+    class Counter(Agent):
+        @rpc
+        async def count(self, to: int):
+            for n in range(1, to + 1):
+                yield n
+            yield Final({"total": to})
+    ```
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class FinalText(str):
+    """The JSON text of a `Final`."""
+
+
 _MARK = "__outlast_rpc__"
 
 
@@ -79,6 +103,9 @@ async def answers(agent: object, name: str, arguments: str) -> AsyncIterator[str
     if inspect.isasyncgen(call):
         async with aclosing(call) as results:
             async for result in results:
+                if isinstance(result, Final):
+                    yield FinalText(json.encode(result.value, what))
+                    return
                 yield json.encode(result, what)
     else:
         yield json.encode(await call, what)

@@ -3,10 +3,12 @@
 | column | meaning |
 | --- | --- |
 | `identity` | what an idempotent schedule is recognised by; null while a one-shot is being executed |
-| `occurrence` | the intended time of the occurrence that is to run, or is running |
+| `occurrence` | what the occurrence that is to run, or is running, is known by: its intended time |
 | `run_at` | when to run it: the occurrence, or later if it had to be put off |
 | `claimed_at` | since when it is running; if it does not run in this activation, it died there |
 | `defers` | how often it was put off |
+
+What a cron schedule has run, if that is more than one span (`occurrences`), is a fact of the agent.
 
 The agent's alarm is the earliest `run_at` of what is not claimed. It is computed anew in the same commit as
 every change (`rearm`), so that the two can never disagree.
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlast.agent.timetable import ScheduleKind, Timing
+from outlast.agent.timetable import ScheduleKind
 from outlast.store.operations import BulkStatement, Operation, Query, Statement
 
 ALARM = "schedules"
@@ -45,10 +47,6 @@ class ScheduleRow:
     run_at: int
     claimed_at: int | None
     defers: int
-
-    @property
-    def timing(self) -> Timing:
-        return Timing(self.kind, self.occurrence, self.cron, self.timezone, self.interval)
 
     @property
     def is_recurring(self) -> bool:
@@ -147,6 +145,30 @@ RELEASE = Statement(
     key=2,
 )
 
+# What waits, to another time: the clock was set.
+MOVE = Statement(
+    "schedules move",
+    sqlite="""
+        UPDATE schedules SET occurrence = ?4, run_at = ?5
+        WHERE agent = ?1 AND id = ?2 AND occurrence = ?3 AND claimed_at IS NULL
+    """,
+    postgres="""
+        UPDATE schedules SET occurrence = u.next_occurrence, run_at = u.run_at
+        FROM {rows}
+        WHERE schedules.agent = u.agent AND schedules.id = u.id
+          AND schedules.occurrence = u.occurrence AND schedules.claimed_at IS NULL
+    """,
+    columns=[
+        ("agent", "text"),
+        ("id", "text"),
+        ("occurrence", "bigint"),
+        ("next_occurrence", "bigint"),
+        ("run_at", "bigint"),
+    ],
+    key=2,
+    expect=True,
+)
+
 DELETE = Statement(
     "schedules delete",
     sqlite="DELETE FROM schedules WHERE agent = ? AND id = ?",
@@ -175,6 +197,27 @@ def rearm(agent: str) -> list[Operation]:
     return [(DISARM, (agent,)), (ARM, (agent, agent))]
 
 
+_REMEMBER = Query.same(
+    "INSERT INTO facts (agent, name, value)"
+    " SELECT CAST(? AS text), CAST(? AS text), CAST(? AS text)"
+    " WHERE EXISTS (SELECT 1 FROM schedules WHERE agent = ? AND id = ?)"
+    " ON CONFLICT (agent, name) DO UPDATE SET value = excluded.value"
+)
+REMEMBER = BulkStatement("facts set", _REMEMBER.sqlite, _REMEMBER.postgres)
+_FORGET = Query.same("DELETE FROM facts WHERE agent = ? AND name = ?")
+FORGET = BulkStatement("facts clear", _FORGET.sqlite, _FORGET.postgres)
+
+
+def fact_of(id: str) -> str:
+    """The name of the fact that tells what a cron schedule has run."""
+    return f"schedule:{id}"
+
+
+def remember(agent: str, id: str, past: str) -> Operation:
+    """Store what a schedule has run, unless it was cancelled meanwhile."""
+    return REMEMBER, (agent, fact_of(id), past, agent, id)
+
+
 DUE = Query.same(
     f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND"
     f" (claimed_at IS NOT NULL OR run_at <= ?) ORDER BY run_at, id LIMIT ?",
@@ -184,6 +227,11 @@ BY_ID = Query.same(f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND id = ?
 BY_IDENTITY = Query.same(f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND identity = ?")
 OF_AGENT = Query.same(
     f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? ORDER BY run_at, id", bulk=True
+)
+WAITING = Query.same(
+    f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND claimed_at IS NULL AND run_at > ?"
+    f" AND (kind <> 'scheduled' OR defers > 0) ORDER BY run_at, id",
+    bulk=True,
 )
 IS_ANY_CLAIMED = Query.same(
     "SELECT 1 FROM schedules WHERE agent = ? AND claimed_at IS NOT NULL LIMIT 1"

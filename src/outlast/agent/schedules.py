@@ -35,6 +35,8 @@ from outlast.agent.events import (
     ScheduleRetried,
     ScheduleStarted,
 )
+from outlast.agent.facts import Facts
+from outlast.agent.occurrences import Following, Past, after_run, brought_nearer, put_off
 from outlast.agent.schedule_rows import ScheduleRow
 from outlast.agent.timetable import Retry, ScheduleKind, Timing, interval_timing, timing_of
 from outlast.agent.unit import Commits
@@ -50,9 +52,7 @@ logger = logging.getLogger("outlast.agent")
 
 SIDE_BY_SIDE = 10
 PAGE = 100
-FIRST_DEFER = 30_000  # milliseconds
-LAST_DEFER = 3_600_000
-LONGEST_DEFER = 24 * 3_600_000  # how long an occurrence without its callback is kept
+LONGEST_DEFER = 24 * 3_600_000  # milliseconds: how long an occurrence without its callback is kept
 MANY = 10  # due one-shots of one callback that look like a mistake
 
 
@@ -75,11 +75,14 @@ class Schedule:
 class Schedules:
     """The schedules of one agent."""
 
-    def __init__(self, agent: object, activation: Activation, commits: Commits) -> None:
+    def __init__(
+        self, agent: object, activation: Activation, commits: Commits, facts: Facts
+    ) -> None:
         self._object = agent
         self._agent = activation.address.text
         self._activation = activation
         self._commits = commits
+        self._facts = facts
         self._running: set[str] = set()
         self._scan: asyncio.Task[None] | None = None
         self._again = False
@@ -217,7 +220,11 @@ class Schedules:
     def _is_own(self, callback: Any, method: Any) -> bool:
         return getattr(callback, "__func__", callback) is method
 
-    async def all(self, kind: ScheduleKind | None, callback: str | None) -> list[Schedule]:
+    async def all(
+        self, kind: ScheduleKind | None, callback: Callable[..., Any] | str | None
+    ) -> list[Schedule]:
+        if callback is not None and not isinstance(callback, str):
+            callback = self._callback_name(callback)
         found = await self._activation.store.fetch(rows.OF_AGENT, self._agent)
         return [
             self._shown(row)
@@ -237,11 +244,16 @@ class Schedules:
             [
                 (rows.DELETE, (self._agent, id)),
                 forget(self._agent, schedule_scope(id)),
+                (rows.FORGET, (self._agent, rows.fact_of(id))),
                 *rows.rearm(self._agent),
             ],
-            lambda: self._emit(ScheduleCancelled, row),
+            lambda: self._cancelled(row),
         )
         return touched is None or touched[0] != 0
+
+    def _cancelled(self, row: ScheduleRow) -> None:
+        self._facts.forget(rows.fact_of(row.id))
+        self._emit(ScheduleCancelled, row)
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -306,14 +318,11 @@ class Schedules:
             if following is None:
                 operation: Operation = rows.DELETE, (self._agent, row.id)
             else:
-                operation = rows.RELEASE, (self._agent, row.id, row.occurrence, *following)
-            ended = following is None or following[0] != row.occurrence
-            forgotten = [forget(self._agent, schedule_scope(row.id))]
-            await self._commits.commit(
-                [operation, *(forgotten if ended else []), *rows.rearm(self._agent)]
-            )
-            if following is not None:
-                self._activation.alarm_was_set(following[1])
+                target = (following.occurrence, following.run_at, following.defers)
+                operation = rows.RELEASE, (self._agent, row.id, row.occurrence, *target)
+            is_over = following is None or following.occurrence != row.occurrence
+            forgotten = [forget(self._agent, schedule_scope(row.id))] if is_over else []
+            await self._conclude(row, following, [operation, *forgotten])
         except OutlastError as error:
             if self._activation.ended is None:
                 logger.error(
@@ -323,8 +332,41 @@ class Schedules:
             self._running.discard(row.id)
             limit.release()
 
-    async def _outcome(self, row: ScheduleRow) -> tuple[int, int, int] | None:
-        """Run the callback. Returns the next occurrence, when to run it and how often put off; None: done."""
+    async def _conclude(
+        self, row: ScheduleRow, following: Following | None, operations: list[Operation]
+    ) -> None:
+        """Commit these, with the alarm, and with what the schedule has run if there is a gap in it."""
+        past = None
+        if following is not None and following.past != self._past(row):
+            past = following.past.text
+            operations = [*operations, rows.remember(self._agent, row.id, past)]
+        touched = await self._commits.commit([*operations, *rows.rearm(self._agent)])
+        if past is not None and touched[len(operations) - 1]:  # it was not cancelled meanwhile
+            self._facts.remember(rows.fact_of(row.id), past)
+        if following is not None:
+            self._activation.alarm_was_set(following.run_at)
+
+    def _past(self, row: ScheduleRow) -> Past:
+        return Past.of(row, self._facts.get(rows.fact_of(row.id), None, None))
+
+    async def set_right(self) -> None:
+        """Bring nearer what would wait for too long, because the clock went back."""
+        now = self._activation.clock.now()
+        found = await self._activation.store.fetch(rows.WAITING, self._agent, now)
+        for row in (ScheduleRow(*values) for values in found):
+            try:
+                nearer = brought_nearer(row, self._past(row), now)
+                if nearer is not None:
+                    target = (nearer.occurrence, nearer.run_at)
+                    move = (rows.MOVE, (self._agent, row.id, row.occurrence, *target))
+                    await self._conclude(row, nearer, [move])
+            except ValueError as error:  # a time zone that is gone: it may come back
+                logger.error("%s: the schedule %r may oversleep: %s", self._agent, row.id, error)
+            except CommitRefused:
+                continue  # it was cancelled, or runs
+
+    async def _outcome(self, row: ScheduleRow) -> Following | None:
+        """Run the callback. Returns what the schedule waits for then; None: it is done with."""
         import random
 
         now = self._activation.clock.now
@@ -381,18 +423,15 @@ class Schedules:
         finally:
             admitting.reset(token)
 
-    def _next(self, row: ScheduleRow) -> tuple[int, int, int] | None:
-        """The next occurrence that is not past; never the one that just ran, also if clocks go back."""
+    def _next(self, row: ScheduleRow) -> Following | None:
         try:
-            following = row.timing.after(max(self._activation.clock.now(), row.occurrence))
+            return after_run(row, self._past(row), self._activation.clock.now())
         except ValueError as error:  # a time zone that is gone: it may come back
             self._report(row, str(error), attempts=0)
             return self._put_off(row)
-        return None if following is None else (following, following, 0)
 
-    def _put_off(self, row: ScheduleRow) -> tuple[int, int, int]:
-        delay = min(LAST_DEFER, FIRST_DEFER * 2 ** min(row.defers, 20))
-        return row.occurrence, self._activation.clock.now() + delay, row.defers + 1
+    def _put_off(self, row: ScheduleRow) -> Following:
+        return put_off(row, self._past(row), self._activation.clock.now())
 
     # --- telling ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from outlast.core.clock import seconds, to_datetime
+from outlast.core.clock import seconds, to_datetime, to_milliseconds
 
 if TYPE_CHECKING:
     import random
@@ -22,23 +22,13 @@ FARTHEST = 253_402_300_799_000  # the end of the year 9999
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a schedule's times follow from."""
+    """What a schedule's times follow from. What comes after the first is in `occurrences`."""
 
     kind: ScheduleKind
     first_at: int
     cron: str | None = None
     timezone: str | None = None
     interval: int | None = None  # milliseconds
-
-    def after(self, now: int) -> int | None:
-        """The next occurrence that is not past, once one has run; None: that was the last."""
-        if self.kind == "cron":
-            assert self.cron is not None
-            return next_cron(self.cron, self.timezone or "UTC", now)
-        if self.kind == "interval":
-            assert self.interval is not None
-            return now + self.interval
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +63,7 @@ def timing_of(when: float | timedelta | datetime | str, timezone: str | None, no
     if timezone is not None:
         raise ValueError("timezone= goes with a cron text; give a datetime its own tzinfo")
     if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise ValueError(
-                f"{when!r} has no time zone; use datetime(..., tzinfo=UTC) or the like"
-            )
-        return Timing("scheduled", _milliseconds(when))
+        return Timing("scheduled", to_milliseconds(when, "when"))
     if isinstance(when, bool) or not isinstance(when, int | float | timedelta):
         raise TypeError(
             f"when is a delay (seconds or timedelta), an aware datetime or a cron text, not {when!r}"
@@ -92,6 +78,8 @@ def timing_of(when: float | timedelta | datetime | str, timezone: str | None, no
 
 def interval_timing(every: float | timedelta, now: int) -> Timing:
     """What `schedule_every(every)` means."""
+    if isinstance(every, bool) or not isinstance(every, int | float | timedelta):
+        raise TypeError(f"an interval is seconds or a timedelta, not {every!r}")
     length = seconds(every)
     if not 0.001 <= length <= 10 * 366 * 86400:
         raise ValueError(f"an interval is between a millisecond and ten years, not {every!r}")
@@ -119,8 +107,4 @@ def next_cron(cron: str, timezone: str, after: int) -> int:
         ) from None
     except StopIteration:
         raise ValueError(f"{cron!r} never comes up") from None
-    return _milliseconds(found)
-
-
-def _milliseconds(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
+    return to_milliseconds(found, "an occurrence")

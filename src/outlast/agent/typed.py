@@ -1,58 +1,129 @@
-"""Values of a user's own type, kept as JSON: plain JSON, a dataclass or a Pydantic model."""
+"""Values of a user's own type, kept as JSON: plain JSON, or a dataclass or Pydantic model.
+
+Pydantic writes and reads both, by the names of their fields: an alias is for other people's JSON. What is
+dumped comes back as it was, or it is refused. Pydantic is loaded when the first typed value is.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, get_type_hints
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from outlast.core import json
 
-
-def dump(value: object, what: str) -> str:
-    """The JSON text of a value; a `TypeError` says where something is not JSON."""
-    return json.encode(_plain(value), what)
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
 
 
-def load(kind: type[Any] | None, text: str) -> Any:
-    """The value of a JSON text, as a `kind` if one is given."""
-    return _of(kind, json.decode(text))
+def dump(kind: type[Any] | None, value: object, what: str) -> str:
+    """The JSON text of a value, from which `load` makes it again.
 
+    A `TypeError` says where something cannot be stored, a `ValueError` where it does not fit its type.
 
-def check(kind: type[Any] | None, value: object, what: str) -> None:
-    """Raise when a typed value is not of its type. Plain JSON is given to the type itself."""
-    if kind is not None and not isinstance(value, kind):
-        raise TypeError(f"{what} is a {kind.__name__} here, not {type(value).__name__} ({value!r})")
+    ```python
+    from dataclasses import dataclass
+    from datetime import date
+    from outlast.agent import typed
 
+    @dataclass
+    class Trip:
+        days: tuple[date, ...]
 
-def _plain(value: object) -> object:
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
-    if type(value) is dict:
-        return {key: _plain(item) for key, item in value.items()}
-    if type(value) is list:
-        return [_plain(item) for item in value]
-    return value
-
-
-def _of(kind: Any, value: Any) -> Any:
-    """A plain value as `kind`. Fields that the type no longer has are dropped: code moves on."""
+    text = typed.dump(Trip, Trip((date(2026, 5, 1),)), "state")
+    assert text == '{"days":["2026-05-01"]}'
+    assert typed.load(Trip, text) == Trip((date(2026, 5, 1),))
+    ```
+    """
     if kind is None:
-        return value
-    if hasattr(kind, "model_validate"):
-        return kind.model_validate(value)
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        make: Any = kind
-        hints = get_type_hints(kind)
-        known = {field.name for field in dataclasses.fields(kind) if field.init}
-        return make(
-            **{
-                name: _of(hints[name] if dataclasses.is_dataclass(hints.get(name)) else None, item)
-                for name, item in value.items()
-                if name in known
-            }
+        return json.encode(value, what)
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"the {what} is a {kind.__name__} here, not {type(value).__name__} ({value!r:.200})"
         )
-    return value
+    plain = _plain(kind, value, what)
+    text = json.encode(plain, what)
+    try:
+        back = load(kind, text)
+    except ValueError as error:
+        raise ValueError(f"the {what} is not a sound {kind.__name__}: {error}") from None
+    if json.decode(text) == plain:  # otherwise half a surrogate pair was mended
+        difference = _difference(value, back, what)
+        if difference is not None:
+            raise ValueError(f"the {what} is not a sound {kind.__name__}: {difference}")
+    return text
+
+
+def load(kind: Any, text: str) -> Any:
+    """The value of a JSON text, as a `kind` if one is given. A `ValueError` says what does not fit."""
+    if kind is None:
+        return json.decode(text)
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(kind).validate_json(text, by_alias=False, by_name=True)
+    except ValidationError as error:
+        raise ValueError(_said(error)) from None
+
+
+def _plain(kind: Any, value: object, what: str) -> Any:
+    from pydantic import PydanticUserError
+
+    try:
+        return _adapter(kind).dump_python(
+            value, mode="json", by_alias=False, round_trip=True, warnings=False
+        )
+    except (PydanticUserError, NameError) as error:
+        why = str(error).partition("\n")[0]
+        raise TypeError(f"{kind!r} is no type for the {what}: {why}") from None
+    except ValueError as error:
+        raise TypeError(f"the {what} cannot be stored: {error}") from None
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Made once for each type: to make one takes longer than to use it a thousand times."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _said(error: ValidationError) -> str:
+    """What is wrong and where, on one line."""
+    return "; ".join(
+        ": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"])))
+        for one in error.errors(include_url=False, include_context=False, include_input=False)
+    )
+
+
+def _difference(given: Any, back: Any, where: str) -> str | None:
+    """What is not as it was, in words; None: all is, as far as it can be compared."""
+    if given == back or (given != given and back != back):
+        return None
+    kind: Any = type(given)
+    can_be_compared = kind.__eq__ is not object.__eq__
+    if kind is type(back):
+        parts, others = _parts(given), _parts(back)
+        if parts is None and not can_be_compared:
+            return None
+        if parts is not None and others is not None and parts.keys() == others.keys():
+            found = (_difference(part, others[at], where + at) for at, part in parts.items())
+            return next((one for one in found if one is not None), None)
+    return f"{where} is {given!r:.200}, and would come back as {back!r:.200}"
+
+
+def _parts(value: Any) -> dict[str, Any] | None:
+    """What a value is made of, by how one writes it; None: it is one piece."""
+    from pydantic import BaseModel
+
+    if isinstance(value, dict):
+        return {f"[{key!r}]": item for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return {f"[{index}]": item for index, item in enumerate(value)}
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields.items()
+        names = [name for name, field in fields if not field.exclude] + [*(value.model_extra or ())]
+        return {f".{name}": getattr(value, name) for name in names}
+    if dataclasses.is_dataclass(value):
+        return {f".{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)}
+    return None

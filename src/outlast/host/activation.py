@@ -13,6 +13,7 @@ from outlast.core.errors import again
 from outlast.core.events import Events
 from outlast.core.ids import Ids
 from outlast.host.address import Address
+from outlast.host.notices import Audience, Notice
 from outlast.store.base import Store
 from outlast.store.operations import Fence, Operation, Outcome
 
@@ -87,6 +88,7 @@ class Activation:
         self.tasks: set[asyncio.Task[Any]] = set()
         self.calls: dict[asyncio.Timeout, asyncio.Task[Any] | None] = {}  # each on a leash
         self.alarm_was_set = on_alarm_set
+        self.audience: Audience | None = None  # who serves its connections
         self._on_idle = on_idle
         self._new_context = new_context
         self._holds = 0
@@ -120,6 +122,11 @@ class Activation:
     def is_writing(self) -> bool:
         """True while a batch of this agent has no outcome yet. They end in order."""
         return self.last_write is not None and not self.last_write.done()
+
+    def tell(self, notice: Notice) -> None:
+        """Tell those who are connected to this agent."""
+        if self.audience is not None:
+            self.audience.hear(self.address, notice)
 
     def stop_calls(self) -> None:
         """Interrupt whoever is inside a call of this agent, except for the caller of this.

@@ -31,6 +31,7 @@ from outlast.host.address import Address
 from outlast.host.events import AgentActivated, AgentDiscarded, AgentEvicted, FenceLost
 from outlast.host.family import Family, FamilyRemoval
 from outlast.host.hosted import Hosted
+from outlast.host.notices import Audience
 from outlast.store import fencing, schema
 from outlast.store.base import Store
 from outlast.store.operations import Fence, Query
@@ -73,6 +74,7 @@ class Activations:
         self._on_discarded = on_discarded  # with unfinished work: somebody has to take that up
         self._new_context = new_context
         self._make_stub = make_stub
+        self.audience: Audience | None = None  # who serves connections
         self._loop = asyncio.get_running_loop()
         self._live: dict[Address, Activation] = {}
         self._families: dict[Address, Family] = {}  # by root
@@ -167,6 +169,7 @@ class Activations:
             neighbours=self,
             new_context=self._new_context,
         )
+        activation.audience = self.audience
         self._live[address] = activation
         activation.ready = activation.spawn(self._prepare(activation), f"activate {address}")
         activation.ready.add_done_callback(_retrieved)

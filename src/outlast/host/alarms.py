@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from outlast.core.clock import Clock
 from outlast.core.errors import OutlastError
+from outlast.host.sleepers import ClockWatch
 from outlast.store.base import Store
 from outlast.store.operations import Argument, Operation, Query, Statement
 
@@ -93,11 +94,16 @@ class Alarms:
         store: Store,
         clock: Clock,
         fire: Callable[[str, str], Awaitable[None]],
+        *,
+        watch: ClockWatch,
+        on_clock_back: Callable[[], None],
         on_quiet: Callable[[], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._fire = fire
+        self._watch = watch
+        self._on_clock_back = on_clock_back
         self._on_quiet = on_quiet
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -154,6 +160,9 @@ class Alarms:
             while True:
                 self._again = False
                 self._heard = None
+                if self._watch.went_back():
+                    self._failures = {key: (count, 0) for key, (count, _) in self._failures.items()}
+                    self._on_clock_back()
                 fired, self._fired = self._fired, {}
                 most = MOST_AT_ONCE + len(self._firing) + len(self._failures)
                 try:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,6 +29,8 @@ from outlast.host.address import Address
 from outlast.host.alarms import Alarms
 from outlast.host.boot import unfinished
 from outlast.host.hosted import Hosted
+from outlast.host.notices import Audience
+from outlast.host.sleepers import ClockWatch, Sleepers
 from outlast.host.stub import Stub
 from outlast.store import fencing
 from outlast.store.base import Store
@@ -101,6 +103,7 @@ class Host:
         self.clock = clock or SystemClock()
         self.ids = ids or RandomIds()
         self.events = Events(self.clock)
+        self.audience: Audience | None = None  # who serves connections; to be set before the start
         self._state = "new"
         self._activations: Activations | None = None  # once it is started
         self._reboots: dict[Address, tuple[int, float]] = {}  # how often in a row; when last
@@ -127,7 +130,17 @@ class Host:
             await self.store.close()
             raise HostStopped("the host was stopped while it was starting")
         self.owner = self.ids.new("owner")
-        self._alarms = Alarms(self.store, self.clock, self._fire, on_quiet=self._poke)
+        self._sleepers = Sleepers(
+            self.store, self._classes, self.clock, self._set_right, self._in_background
+        )
+        self._alarms = Alarms(
+            self.store,
+            self.clock,
+            self._fire,
+            watch=ClockWatch(self.clock, self._loop),
+            on_clock_back=self._sleepers.look,
+            on_quiet=self._poke,
+        )
         self._activations = Activations(
             self._classes,
             store=self.store,
@@ -142,6 +155,7 @@ class Host:
             new_context=self._new_context,
             make_stub=lambda agent_class, address: Stub(self, agent_class, address),
         )
+        self._activations.audience = self.audience
         self._state = "running"
         self._boot_task = self._in_background(self._boot(), "outlast-boot")
 
@@ -186,6 +200,7 @@ class Host:
         assert self._activations is not None
         self._activations.stop_evicting()
         firing = self._alarms.stop()
+        self._sleepers.stop()
         deadline = self._loop.time() + timeout
         try:
             with contextlib.suppress(TimeoutError):
@@ -288,6 +303,7 @@ class Host:
                 await limit.acquire()
                 self._in_background(wake(address), f"wake {address} in its turn")
             self._alarms.look()  # an `on_start` that hangs must not hold up alarms
+            self._sleepers.look()
             for _ in range(self._boot_concurrency):
                 await limit.acquire()
         finally:
@@ -316,13 +332,18 @@ class Host:
             assert self._activations is not None
             await self._activations.until_removed(address)  # its alarm goes with it
 
-    def _in_background(self, work: Any, name: str) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = self._loop.create_task(work, name=name)
+    async def _set_right(self, address: Address) -> None:
+        """The clock may have gone back since this agent went to sleep."""
+        async with self.using(address, is_wake=True) as agent:
+            await agent._set_right()
+
+    def _in_background(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = self._loop.create_task(work, name=name)
         self._background.add(task)
         task.add_done_callback(self._background_done)
         return task
 
-    def _background_done(self, task: asyncio.Task[None]) -> None:
+    def _background_done(self, task: asyncio.Task[Any]) -> None:
         self._background.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("%s failed", task.get_name(), exc_info=task.exception())

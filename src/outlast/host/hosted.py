@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from outlast.store.operations import Query
 
 if TYPE_CHECKING:
     from outlast.host.activation import Activation
+    from outlast.store.base import Store
 
 
 class Hosted(Protocol):
@@ -17,6 +18,11 @@ class Hosted(Protocol):
     # Which agents have unfinished work. Arguments: the address after which to go on, and how many.
     unfinished_work: ClassVar[tuple[Query, ...]]
     sub_agents: ClassVar[Sequence[type[Any]]]  # the classes of its sub-agents
+
+    @staticmethod
+    def _sleepers(store: Store, now: int) -> AsyncIterator[str]:
+        """The addresses of agents that may have to be set right, since they wait for so long."""
+        ...
 
     @classmethod
     def _make(cls, activation: Activation) -> Hosted:
@@ -29,6 +35,10 @@ class Hosted(Protocol):
 
     async def _wake(self, source: str) -> None:
         """An alarm is due. Its row must have been moved or removed when this returns."""
+        ...
+
+    async def _set_right(self) -> None:
+        """The clock may have gone back: bring nearer what would wait for too long."""
         ...
 
     def _leave(self, reason: Exception) -> None:
