@@ -8,7 +8,7 @@ from outlast.agent.fiber import FiberContext, FiberHandle
 from outlast.agent.keepalive import Lease
 from outlast.agent.managed import FiberInspection, FiberStatus
 from outlast.agent.recovery import FiberRecoveryContext, FiberResolution
-from outlast.agent.rpc import rpc
+from outlast.agent.rpc import Final, rpc
 from outlast.agent.schedules import Schedule
 from outlast.agent.storage import Storage
 from outlast.agent.subagents import SubAgent
@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         ToolCall,
         tool,
     )
+    from outlast.server import App
 
 # What chat agents need is loaded with the first of these names: plain agents start sooner without it.
 _CHAT = {
@@ -129,6 +130,10 @@ _CHAT = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "App":
+        from outlast.server import App
+
+        return App
     module = _CHAT.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -144,6 +149,7 @@ __all__ = [
     "AgentAborted",
     "AgentDestroyed",
     "Allow",
+    "App",
     "Block",
     "ChatErrorClassification",
     "ChatErrorContext",
@@ -164,6 +170,7 @@ __all__ = [
     "FiberRecoveryContext",
     "FiberResolution",
     "FiberStatus",
+    "Final",
     "Host",
     "HostStatistics",
     "HostStopped",

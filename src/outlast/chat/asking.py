@@ -18,6 +18,7 @@ from outlast.chat.inbox import Inbox, Request
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.interactions import checked_schemas
 from outlast.chat.messages import to_messages
+from outlast.chat.notices import MessageUpdated, TranscriptChanged
 from outlast.chat.overlap import Concurrency, policy_of
 from outlast.chat.results import Message, Submission, SubmissionStatus, TurnEnd, TurnResult
 from outlast.chat.stream import Stream
@@ -246,6 +247,7 @@ class Asking:
                 operations = [self._inbox.acceptance(entry), ending, *operations]
             await self._commits.write(operations)
             self._transcript.applied(change)
+        self._activation.tell(TranscriptChanged(self._turns.shown))
         return [Message(message) for message in new]
 
     async def update(self, message: Any) -> bool:
@@ -265,6 +267,7 @@ class Asking:
             change = self._transcript.replacing(given)
             await self._commits.write(change.operations)
             self._transcript.applied(change)
+        self._activation.tell(MessageUpdated(given))
         return True
 
     async def select(self, id: str) -> bool:
@@ -276,6 +279,7 @@ class Asking:
                 return False
             await self._commits.write(self._transcript.selecting(leaf))
             await self._transcript.select(leaf)
+        self._activation.tell(TranscriptChanged(self._turns.shown))
         return True
 
     def _no_block(self, what: str) -> None:

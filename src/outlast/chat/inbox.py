@@ -42,6 +42,8 @@ class Inbox:
         self._agent = activation.address.text
         self._commits = commits
         self._last_seq = 0
+        self._last_ended = 0
+        self.last_failed: str | None = None  # the request that ended last, if it failed
         self._open: dict[int, EntryRow] = {}  # in the order of seq
         self._accepting: set[asyncio.Future[None]] = set()  # of what is not durable yet
         self.on_accepted: Callable[[EntryRow], None] | None = None
@@ -54,6 +56,9 @@ class Inbox:
         if found:
             for values in await fetch(rows.OPEN, self._agent):
                 self._open[values[0]] = EntryRow(*values)
+            for id, seq, outcome in await fetch(rows.LAST_ENDED, self._agent):
+                self._last_ended = seq
+                self.last_failed = id if outcome in ("error", "interrupted") else None
 
     @property
     def open(self) -> list[EntryRow]:
@@ -246,6 +251,9 @@ class Inbox:
 
     def ended(self, entry: EntryRow) -> None:
         self._open.pop(entry.seq, None)
+        if entry.seq >= self._last_ended and entry.outcome is not None:
+            self._last_ended = entry.seq
+            self.last_failed = entry.id if entry.outcome in ("error", "interrupted") else None
 
     def end_all(self, seq: int, reason: str) -> Operation:
         """What ends everything up to this seq, the running turn too."""

@@ -178,6 +178,10 @@ _SKIP_WAITING = """
 SKIP_WAITING = BulkStatement("inbox skip", _SKIP_WAITING, Query.same(_SKIP_WAITING).postgres)
 
 LAST_SEQ = Query.same("SELECT seq FROM inbox WHERE agent = ? ORDER BY seq DESC LIMIT 1")
+LAST_ENDED = Query.same(
+    "SELECT id, seq, outcome FROM inbox WHERE agent = ? AND ended_at IS NOT NULL"
+    " ORDER BY seq DESC LIMIT 1"
+)
 OPEN = Query.same(
     f"SELECT {_COLUMNS} FROM inbox WHERE agent = ? AND ended_at IS NULL ORDER BY seq", bulk=True
 )

@@ -15,6 +15,7 @@ from outlast.chat import events
 from outlast.chat.chunks import Encoder
 from outlast.chat.inbox import Inbox, Request
 from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.notices import MessageUpdated
 from outlast.chat.reducer import MessageBuilder
 from outlast.chat.repair import open_calls
 from outlast.chat.tool_parts import Part, tool_name
@@ -244,6 +245,7 @@ class Interactions:
         await self._commits.commit(operations)
         self._transcript.applied(change)
         self.remember(facts)
+        self._activation.tell(MessageUpdated(after))
         if entry is not None:
             self._inbox.accepted(entry)
         self.turns.changed()

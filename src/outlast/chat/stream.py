@@ -198,6 +198,13 @@ class Stream:
                     yield at, chunk
                 at += 1
 
+    async def batches(self, after: int = 0) -> AsyncIterator[tuple[int, list[str]]]:
+        """The same, all at once what there is to read, with the seq of the first."""
+        at = max(0, after)
+        async for chunks in self._grown(at):
+            yield at, chunks
+            at += len(chunks)
+
     async def news(self) -> AsyncIterator[list[str]]:
         """The same without numbers, and all at once what there is to read."""
         async for chunks in self._grown(0):

@@ -33,6 +33,7 @@ from outlast.chat.overlap import Concurrency, policy_of
 from outlast.chat.prompt import DEFAULT
 from outlast.chat.responses import Responses
 from outlast.chat.results import Message, Submission, SubmissionStatus, TurnResult
+from outlast.chat.serving import Serving
 from outlast.chat.session import Session
 from outlast.chat.transcript import Transcript
 from outlast.chat.turn import Executor
@@ -111,6 +112,7 @@ class Think(Agent):
             self._responses,
         )
         self._asking = Asking(activation, commits, inbox, transcript, self._turns)
+        self._serving = Serving(activation, inbox, transcript, self._turns, self._asking)
 
     # --- what a user may override ----------------------------------------------------------------
 

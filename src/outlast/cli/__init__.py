@@ -1,0 +1,4 @@
+"""The command line. `outlast serve module:app` serves agents.
+
+This package may import everything; nothing imports it.
+"""

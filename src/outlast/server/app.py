@@ -1,0 +1,261 @@
+"""The ASGI application: agents behind WebSockets and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from outlast.core.errors import HostStopped
+from outlast.host.address import Address
+from outlast.host.host import Host
+from outlast.server.connection import Connection
+from outlast.server.http import answer
+from outlast.server.limits import Limits
+from outlast.server.room import Room, Rooms
+from outlast.server.routing import PREFIX, NoSuchAgent, Target, resolve
+from outlast.server.socket import Socket
+
+logger = logging.getLogger("outlast.server")
+
+REFUSED = 1008  # the close code after which clients do not come back
+GOING_AWAY = 1012  # the server restarts: come back
+
+Auth = Callable[[HTTPConnection], Any]
+Authorize = Callable[[Any, Any, str], Any]
+
+
+class App:
+    """Serves agents. An ASGI application, to be run as it is or mounted in another one.
+
+    ```python
+    from outlast import App, Think
+    from outlast.testing import ScriptedModel
+
+    class Assistant(Think):
+        model = ScriptedModel("Hello!")
+
+    app = App(agents=[Assistant], store="sqlite:///chat.db")
+    ```
+
+    `auth` is given each request or handshake and returns who it is, or None to refuse. `authorize` is asked
+    whether that principal may do something (`connect`, `request`) with the agent at an address. Browsers of
+    other origins than the server's own are refused, unless `origins` names them ("*": all).
+    """
+
+    def __init__(
+        self,
+        agents: Sequence[type[Any]],
+        store: Any = None,
+        *,
+        auth: Auth | None = None,
+        authorize: Authorize | None = None,
+        origins: Collection[str] = (),
+        prefix: str = PREFIX,
+        limits: Limits | None = None,
+        **host_options: Any,
+    ) -> None:
+        self._options = host_options
+        self.rooms = Rooms()
+        self.limits = limits or Limits()
+        self._agents = agents
+        self._auth = auth
+        self._authorize = authorize
+        self._origins = frozenset([origins] if isinstance(origins, str) else origins)
+        self._prefix = prefix
+        self._is_ready = False
+        self.use_store(store)
+
+    def use_store(self, store: Any) -> None:
+        """Store everything there. Before the application starts."""
+        self.host = Host(self._agents, store, **self._options)
+        self.host.audience = self.rooms
+
+    # --- life ------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: Any = None) -> AsyncIterator[None]:
+        """For the application that this one is mounted in: `FastAPI(lifespan=app.lifespan)`."""
+        async with self.host:
+            self._is_ready = True
+            try:
+                yield
+            finally:
+                self._is_ready = False
+                self.rooms.each(lambda connection: connection.close(GOING_AWAY, "restarting"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await self._connect(WebSocket(scope, receive, send))
+        elif scope["type"] == "http":
+            response = await self._answer(Request(scope, receive))
+            await response(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            async with self.lifespan():
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+        except Exception as error:
+            logger.exception("the application could not start, or stop")
+            kind = "shutdown" if self._is_ready else "startup"
+            await send({"type": f"lifespan.{kind}.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.shutdown.complete"})
+
+    # --- who may -------------------------------------------------------------------------------
+
+    def _target(self, connection: HTTPConnection) -> Target | None:
+        return resolve(_raw_path(connection.scope), self._agents, self._prefix)
+
+    async def _principal(self, connection: HTTPConnection, target: Target, action: str) -> Any:
+        """Who it is; None: they may not."""
+        principal: Any = True if self._auth is None else await _told(self._auth, connection)
+        if principal is None or principal is False:
+            return None
+        if self._authorize is not None:
+            allowed = await _told(self._authorize, principal, target.address, action)
+            if not allowed:
+                return None
+        return principal
+
+    def _is_foreign(self, connection: HTTPConnection) -> bool:
+        """Whether a browser asks for a page of somebody else."""
+        origin = connection.headers.get("origin")
+        if origin is None or "*" in self._origins or origin in self._origins:
+            return False
+        return urlsplit(origin).netloc != connection.headers.get("host")
+
+    # --- WebSockets --------------------------------------------------------------------------------
+
+    async def _connect(self, socket: WebSocket) -> None:
+        try:
+            target = self._target(socket)
+        except NoSuchAgent:
+            target = None
+        if target is None or not self._is_ready:
+            await socket.close(1013 if target is not None else 1000)
+            return
+        refusal = None
+        principal = None
+        if self._is_foreign(socket):
+            refusal = "origin not allowed"
+        else:
+            principal = await self._principal(socket, target, "connect")
+            if principal is None:
+                refusal = "unauthorized"
+            elif self.rooms.count(target.address) >= self.limits.connections_per_agent:
+                refusal = "too many connections"
+        await socket.accept()
+        if refusal is not None:
+            await socket.close(REFUSED, refusal)
+            return
+        connection = Connection(
+            socket,
+            socket.query_params.get("_pk") or self.host.ids.new("connection"),
+            principal=principal,
+            max_buffer=self.limits.buffer,
+        )
+        await self._serve(socket, connection, target)
+
+    async def _serve(self, socket: WebSocket, connection: Connection, target: Target) -> None:
+        room: Room = self.rooms.enter(target.address)
+        writing = asyncio.create_task(connection.write(), name="socket")
+        served = Socket(self.host, room, connection, self.limits)
+        try:
+            await ensure(self.host, target.address)
+            await served.run(socket)
+        except HostStopped:
+            connection.close(GOING_AWAY, "restarting")
+        except Exception:
+            logger.exception("a connection to %s failed", target.address)
+            connection.close(1011, "internal error")
+        finally:
+            self.rooms.leave(room, connection)
+            connection.close()
+            await asyncio.wait({writing}, timeout=2)
+            writing.cancel()
+            await served.left()
+
+    # --- HTTP ------------------------------------------------------------------------------------
+
+    async def _answer(self, request: Request) -> Response:
+        path = request.url.path
+        if path.endswith("/healthz"):
+            return PlainTextResponse("ok")
+        if path.endswith("/readyz"):
+            ready = self._is_ready
+            return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503)
+        try:
+            target = self._target(request)
+        except NoSuchAgent:
+            return PlainTextResponse("Invalid request", 400)
+        if target is None:
+            return PlainTextResponse("Not found", 404)
+        if self._is_foreign(request):
+            return JSONResponse({"error": "origin not allowed"}, 403)
+        if request.method == "OPTIONS":
+            return self._with_cors(request, Response(status_code=204))
+        principal = await self._principal(request, target, "request")
+        if principal is None:
+            return self._with_cors(request, JSONResponse({"error": "unauthorized"}, 401))
+        try:
+            await ensure(self.host, target.address)
+            response = await answer(self.host, request, target, self.limits)
+        except HostStopped:
+            response = JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
+        except Exception:
+            id = self.host.ids.new("error")
+            logger.exception("%s %s failed (%s)", request.method, path, id)
+            response = JSONResponse({"error": f"internal error ({id})"}, 500)
+        return self._with_cors(request, response)
+
+    def _with_cors(self, request: Request, response: Response) -> Response:
+        origin = request.headers.get("origin")
+        if origin is not None and self._origins:
+            response.headers["access-control-allow-origin"] = (
+                "*" if "*" in self._origins else origin
+            )
+            response.headers["access-control-allow-methods"] = "GET, POST, DELETE, HEAD, OPTIONS"
+            response.headers["access-control-allow-headers"] = (
+                request.headers.get("access-control-request-headers") or "*"
+            )
+            response.headers["access-control-max-age"] = "86400"
+            response.headers["vary"] = "origin"
+        return response
+
+
+def _raw_path(scope: Scope) -> str:
+    """The path below where the application is mounted, still percent-encoded."""
+    raw = scope.get("raw_path")
+    text = raw.decode("latin-1") if raw else quote(scope["path"])
+    text = text.partition("?")[0]
+    root = quote(scope.get("root_path", ""))
+    return text.removeprefix(root) if root else text
+
+
+async def ensure(host: Host, address: Address) -> None:
+    """Make the sub-agents of an address, level by level: like roots, they are there when they are used."""
+    for depth in range(1, len(address.path)):
+        kind, name = address.path[depth]
+        async with host.using(Address(address.path[:depth])) as parent:
+            classes = {each.__name__: each for each in getattr(type(parent), "sub_agents", ())}
+            if not await parent.has_sub_agent(classes[kind], name):  # type: ignore[attr-defined]
+                await parent.sub_agent(classes[kind], name)  # type: ignore[attr-defined]
+
+
+async def _told(function: Callable[..., Any], *arguments: Any) -> Any:
+    answer: Any | Awaitable[Any] = function(*arguments)
+    return await answer if inspect.isawaitable(answer) else answer

@@ -1,0 +1,98 @@
+"""The connections of one agent, and what all of them are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from outlast.agent.notices import Broadcast, StateChanged
+from outlast.host.address import Address
+from outlast.host.notices import Notice
+from outlast.server import frames
+from outlast.server.chat_room import ChatRoom
+from outlast.server.connection import Connection
+from outlast.server.routing import kebab
+
+
+class Room:
+    """Everybody who is connected to one agent. It outlasts the agent's time in memory."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.connections: list[Connection] = []
+        self.chat = ChatRoom(self)
+
+    def join(self, connection: Connection, agent: Any) -> None:
+        """Tell a new connection where it is, and what is going on. Without a pause: nothing is missed."""
+        state = agent._state_text()
+        connection.send(
+            frames.identity(
+                self.address.name, kebab(self.address.kind), state_follows=state is not None
+            )
+        )
+        if state is not None:
+            connection.send(frames.state(state))
+        connection.send(frames.mcp_servers())
+        self.connections.append(connection)
+        self.chat.join(connection, agent)
+
+    def leave(self, connection: Connection) -> None:
+        if connection in self.connections:
+            self.connections.remove(connection)
+        self.chat.left(connection)
+
+    def send(self, text: str, *, without: Collection[Connection] = ()) -> None:
+        for connection in tuple(self.connections):
+            if connection not in without:
+                connection.send(text)
+
+    def send_away(self, code: int) -> None:
+        """Nobody can be told any more how it goes on here; clients come back, and resume."""
+        for connection in tuple(self.connections):
+            connection.close(code, "try again")
+
+    def hear(self, notice: Notice) -> None:
+        """What the agent has to say."""
+        if isinstance(notice, StateChanged):
+            others = [each for each in self.connections if each is notice.source]
+            self.send(frames.state(notice.state), without=others)
+        elif isinstance(notice, Broadcast):
+            out = [each for each in self.connections if each.id in notice.without]
+            self.send(notice.text, without=out)
+        else:
+            self.chat.hear(notice)
+
+
+class Rooms:
+    """The rooms of one host: those that somebody is in."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[Address, Room] = {}
+
+    def hear(self, address: Address, notice: Notice) -> None:
+        room = self._rooms.get(address)
+        if room is not None:
+            room.hear(notice)
+
+    def enter(self, address: Address) -> Room:
+        room = self._rooms.get(address)
+        if room is None:
+            room = self._rooms[address] = Room(address)
+        return room
+
+    def leave(self, room: Room, connection: Connection) -> None:
+        room.leave(connection)
+        if not room.connections and self._rooms.get(room.address) is room:
+            del self._rooms[room.address]
+
+    def __len__(self) -> int:
+        return sum(len(room.connections) for room in self._rooms.values())
+
+    def count(self, address: Address) -> int:
+        room = self._rooms.get(address)
+        return 0 if room is None else len(room.connections)
+
+    def each(self, do: Callable[[Connection], None]) -> None:
+        for room in tuple(self._rooms.values()):
+            for connection in tuple(room.connections):
+                do(connection)
