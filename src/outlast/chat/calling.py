@@ -7,6 +7,7 @@ tool that has begun and did not return is never said to have failed: its outcome
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
@@ -124,7 +125,6 @@ class Calls:
     # --- one call --------------------------------------------------------------------------------
 
     async def _one(self, call: Called, messages: Sequence[ModelMessage], step: int) -> CallEnd:
-        began = self._activation.clock.now()
         running = _Running(self, call, messages, step)
         end = await running.end()
         if end.state == "open":
@@ -140,7 +140,7 @@ class Calls:
                 self._turn.request_id,
                 step,
                 messages,
-                duration_ms=self._activation.clock.now() - began,
+                duration_ms=running.took,
                 success=end.state == "done",
                 output=end.output,
                 error=end.error,
@@ -181,7 +181,8 @@ class _Running:
         self._spec = ToolSpec()
         self._key: str | None = None
         self._has_begun = False
-        self._made = ToolCall(call.id, call.name, {}, "", "")
+        self._made = ToolCall(call.id, call.name, _object(call.arguments), "", "")
+        self.took = 0  # milliseconds that the tool itself has run
         self._origin = origin_of(
             calls._activation.address.text, self._turn.request_id, self._turn.message_id, call.id
         )
@@ -248,6 +249,8 @@ class _Running:
         if isinstance(decision, Substitute):
             return _as_json(decision.output, call.name, "read")
         if isinstance(decision, Allow) and decision.input is not None:
+            if not isinstance(decision.input, Mapping):
+                raise TypeError(f"an input is an object, not {decision.input!r}")
             if call.approved and dict(decision.input) != given:
                 return CallEnd("failed", error="What was approved cannot be changed afterwards.")
             given, arguments, problem = _checked(found, dict(decision.input))
@@ -326,6 +329,7 @@ class _Running:
         began = activation.clock.now()
         try:
             cut = await self._watch(work, self._spec.timeout or found.tool_def.timeout)
+            self.took = activation.clock.now() - began
             end = self._outcome(work) if cut is None else await self._cut_short(cut)
         finally:
             work.cancel()
@@ -337,7 +341,7 @@ class _Running:
             call.name,
             self._spec.effect,
             outcome=end.state,
-            elapsed_ms=activation.clock.now() - began,
+            elapsed_ms=self.took,
             error=end.error,
         )
         return end
@@ -358,7 +362,8 @@ class _Running:
             self._spec.effect,
         )
         if executor is not None:
-            output = await told(executor, self._made)
+            output = executor(self._made)
+            output = await output if inspect.isawaitable(output) else output
         else:
             toolset = self._calls.tools.toolset
             output = await toolset.call_tool(self._call.name, arguments, context, found)
@@ -464,6 +469,15 @@ async def reconciled(agent: object, spec: ToolSpec, call: ToolCall) -> CallEnd |
     if isinstance(found, NotDone) or found is NotDone:
         return CallEnd("failed", error="The call was interrupted. It has not happened.")
     return _as_json(found, call.tool_name, spec.effect)
+
+
+def _object(arguments: Any) -> dict[str, Any]:
+    """What the model has said, as far as it is an object."""
+    try:
+        given = json.decode(arguments or "{}") if isinstance(arguments, str) else arguments
+    except ValueError:
+        return {}
+    return given if isinstance(given, dict) else {}
 
 
 def _checked(found: Any, arguments: Any) -> tuple[dict[str, Any], Any, str | None]:

@@ -11,7 +11,7 @@ from outlast.chat.model_errors import ModelStalled, shown_to_users
 from outlast.chat.turn import Turn
 from outlast.core.clock import seconds
 from outlast.core.events import Events
-from outlast.core.text import described
+from outlast.core.text import described, storable
 
 logger = logging.getLogger("outlast.chat")
 
@@ -49,11 +49,12 @@ async def judged(
     emitter.emit(events.MessageFailed, turn.agent, turn.request_id, described(failure))
     try:
         after = await told(agent.on_chat_error, failure, context)
-    except Exception as error:
+        shown = storable(str(after))  # its own words, for its users
+    except Exception:  # those of a mistake in the hook are for nobody
         logger.exception("%s: on_chat_error raised", turn.agent)
-        after = error
+        after = failure
     if after is None or after is failure:
         return described(failure), shown_to_users(failure)
-    if isinstance(after, Exception):  # its own words, for its users
-        return described(after), str(after) or shown_to_users(after)
-    return str(after), str(after)
+    if isinstance(after, Exception):
+        return described(after), shown or shown_to_users(after)
+    return shown, shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,15 @@ if TYPE_CHECKING:
 
 
 async def told(hook: Callable[..., Any], *arguments: Any) -> Any:
-    """What a hook returns, whether it is `async def` or plain."""
-    answer = hook(*arguments)
-    return await answer if inspect.isawaitable(answer) else answer
+    """What a hook returns, whether it is `async def` or plain. A cancellation of its own is its error."""
+    try:
+        answer = hook(*arguments)
+        return await answer if inspect.isawaitable(answer) else answer
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # somebody stops us
+            raise
+        raise RuntimeError("the code of a hook or of a tool was cancelled") from error
 
 
 def is_overridden(hook: Callable[..., Any]) -> bool:

@@ -29,7 +29,7 @@ from outlast.chat.prompt import with_capabilities
 from outlast.chat.session import Session
 from outlast.chat.tool_parts import is_settled, tool_name
 from outlast.chat.tools import marked_methods
-from outlast.chat.toolset import tools_of
+from outlast.chat.toolset import definition_of, tools_of
 from outlast.chat.turn import Turn, TurnAborted
 from outlast.host.activation import Activation
 
@@ -94,7 +94,8 @@ async def _prepared(
     model: Model = resolve(await told(agent.get_model))
     usage = RunUsage()
     context: RunContext[Any] = RunContext(deps=agent, model=model, usage=usage)
-    sources = [marked_methods(agent), await told(agent.get_tools), list(around.client_tools)]
+    sources = [marked_methods(agent), await told(agent.get_tools)]
+    sources.append([definition_of(schema) for schema in around.client_tools])
     tools = tools_of(*sources)
     tools.toolset = await tools.toolset.for_run(context)
     await tools.toolset.__aenter__()
@@ -128,10 +129,11 @@ async def _prepared(
             model = resolve(config.model)
             context = replace(context, model=model)
         if config.tools is not None:
-            await tools.toolset.__aexit__(None, None, None)
-            tools = tools_of(*sources, config.tools)
-            tools.toolset = await tools.toolset.for_run(context)
-            await tools.toolset.__aenter__()
+            more = tools_of(*sources, config.tools)
+            more.toolset = await more.toolset.for_run(context)
+            await more.toolset.__aenter__()
+            before, tools = tools, more
+            await before.toolset.__aexit__(None, None, None)
         if config.system is not None:
             system = config.system
         elif config.tools is not None or config.active_tools is not None:
@@ -191,6 +193,7 @@ class _Run:
         done: list[Step] = []
         # What goes on with a message keeps it; a start with an id begins the message anew.
         turn.emit(encoder.start(None if turn.is_continuation else turn.message_id))
+        turn.stage = "stream"
         try:
             await self._call_approved(first)
             self.messages = self._conversation()
@@ -236,15 +239,14 @@ class _Run:
         turn, config, encoder = self.turn, self.config, self.encoder
         step = await self._step_config(done)
         model = self.model if step.model is None else resolve(step.model)
-        if step.messages is not None:
-            self.messages = list(step.messages)
+        messages = self.messages if step.messages is None else list(step.messages)
         retries = config.max_retries
         patience = config.chat_stream_stall_timeout
         turn.patience = self.agent.chat_stream_stall_timeout if patience is None else patience
         telemetry = config.telemetry if config.telemetry is not None else self.agent.telemetry
         async with open_stream(
             model,
-            self.messages,
+            messages,
             self._settings(step),
             await self._parameters(output, step, model),
             abort=turn.abort,
@@ -253,7 +255,6 @@ class _Run:
             instrument=telemetry,
             instructions=self.system if step.system is None else step.system,
         ) as stream:
-            turn.stage = "stream"
             async for event in stream:
                 more = encoder.more_text(event)
                 if more is not None:
@@ -277,7 +278,8 @@ class _Run:
         hook = self.agent.before_step
         if not is_overridden(hook):
             return StepConfig()
-        offered = await self.calls.offered(self.config.active_tools)
+        offering = self.calls.offered(self.config.active_tools)
+        offered = await self.turn.unless_stopped(offering)
         context = PrepareStepContext(
             self.turn.request_id,
             len(done),
@@ -339,7 +341,7 @@ class _Run:
         ]
         if not approved:
             return
-        await self.calls.offered(None)
+        await self.turn.unless_stopped(self.calls.offered(None))
         await self.calls.run(approved, self._conversation(), max(0, step - 1))
         await self.turn.stream.stored()
         if self.turn.abort.is_set:

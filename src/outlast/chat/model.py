@@ -80,6 +80,10 @@ def resolve(model: str | Model) -> Model:
     address in the environment changes.
     """
     if not isinstance(model, str):
+        from pydantic_ai.models import Model
+
+        if not isinstance(model, Model):
+            raise TypeError(f"a model is a name or one of Pydantic AI's models, not {model!r}")
         return model
     environment = os.environ.items()
     relevant = tuple(sorted(item for item in environment if item[0].endswith(("_KEY", "_URL"))))

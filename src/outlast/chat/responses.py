@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any
 
-from outlast.agent.admission import Origin, admitting, noting
+from outlast.agent.admission import Origin, admitting, forget, noting
 from outlast.agent.unit import Commits
 from outlast.chat.hooks import ChatResponseResult, told
 from outlast.chat.inbox import Inbox
@@ -22,6 +23,9 @@ from outlast.host.activation import Activation
 from outlast.store.operations import BulkStatement, Operation, Query, Statement
 
 logger = logging.getLogger("outlast.chat")
+
+FIRST_RETRY = 1.0  # seconds
+LAST_RETRY = 60.0
 
 _DUE = Statement(
     "responses due",
@@ -93,16 +97,28 @@ class Responses:
                 )
                 token = admitting.set(origin)
                 try:
-                    await self._tell(turn)
+                    await self._in_time(self._tell, turn)
                 finally:
                     admitting.reset(token)
-                await self._commits.commit([(_TOLD, (self._agent, turn))])
+                ending = [(_TOLD, (self._agent, turn)), forget(self._agent, origin.scope)]
+                await self._in_time(self._commits.commit, ending)
                 self._due.remove(turn)
-        except OutlastError as error:
-            if self._activation.ended is None:
-                logger.error("%s: on_chat_response waits: %s", self._agent, error)
+        except OutlastError:  # the next activation goes on
+            pass
         finally:
             self._telling = None
+
+    async def _in_time(self, work: Callable[[Any], Awaitable[Any]], what: Any) -> None:
+        """Do this, again and again while the store is away."""
+        for failures in count():
+            try:
+                await work(what)
+                return
+            except OutlastError as error:
+                if self._activation.ended is not None:
+                    raise
+                logger.error("%s: on_chat_response waits: %s", self._agent, error)
+            await asyncio.sleep(min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(failures, 20)))
 
     async def _tell(self, turn: str) -> None:
         entry = await self._inbox.get(turn)

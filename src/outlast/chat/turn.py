@@ -155,4 +155,10 @@ class Turn:
         finally:
             forget()
             if self.abort.is_set and task.cancelling() > before:
-                task.uncancel()
+                try:
+                    await asyncio.sleep(0)  # before 3.13, `uncancel` leaves one that is on its way
+                except asyncio.CancelledError:
+                    if task.cancelling() > before + 1:
+                        raise
+                finally:
+                    task.uncancel()

@@ -238,8 +238,7 @@ class Turns:
         try:
             await answer(self._object, turn, list(self._transcript.path), self._around(turn))
         except TurnAborted:
-            outcome, error = "aborted", turn.abort.reason
-            turn.emit(Encoder().abort(turn.abort.reason))
+            outcome, error = self._aborted(turn)
         except (Exception, asyncio.CancelledError) as failure:
             if self._activation.ended is not None:
                 raise again(self._activation.ended) from failure
@@ -249,8 +248,7 @@ class Turns:
                     raise
                 failure = RuntimeError("the code of a hook or of a tool was cancelled")
             logger.error("%s: the turn %s failed", self._agent, entry.id, exc_info=failure)
-            outcome, (error, shown) = "error", await self._judged(turn, failure)
-            turn.emit(Encoder().error(shown))
+            outcome, error = await self._failed(turn, failure)
         finally:
             turn.stream.hold()
             turn.is_running = False
@@ -266,10 +264,22 @@ class Turns:
             self._activation, self._ledger, self._keyed, self.session, tools, self._history
         )
 
-    async def _judged(self, turn: Turn, failure: Exception) -> tuple[str, str]:
-        """What is stored of an error, and what is shown. What was said is durable by then."""
+    def _aborted(self, turn: Turn) -> tuple[Outcome, str | None]:
+        turn.emit(Encoder().abort(turn.abort.reason))
+        return "aborted", turn.abort.reason
+
+    async def _failed(self, turn: Turn, failure: Exception) -> tuple[Outcome, str | None]:
+        """What is stored of an error. What was said is durable by then; a stop goes before it."""
         await turn.stream.stored()
-        return await judged(self._object, turn, failure, self._activation.events)
+        judging = judged(self._object, turn, failure, self._activation.events)
+        try:
+            error, shown = await turn.unless_stopped(judging)
+        except TurnAborted:
+            return self._aborted(turn)
+        if turn.abort.is_set:
+            return self._aborted(turn)
+        turn.emit(Encoder().error(shown))
+        return "error", error
 
     async def _settle(self, turn: Turn, outcome: Outcome, error: str | None) -> None:
         """The end of a turn: answer, outcome and the last chunks in one commit."""

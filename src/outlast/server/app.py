@@ -136,7 +136,10 @@ class App:
         origin = connection.headers.get("origin")
         if origin is None or "*" in self._origins or origin in self._origins:
             return False
-        return urlsplit(origin).netloc != connection.headers.get("host")
+        try:
+            return urlsplit(origin).netloc != connection.headers.get("host")
+        except ValueError:  # it is no URL
+            return True
 
     # --- WebSockets --------------------------------------------------------------------------------
 
@@ -192,7 +195,7 @@ class App:
     # --- HTTP ------------------------------------------------------------------------------------
 
     async def _answer(self, request: Request) -> Response:
-        path = request.url.path
+        path = request.scope["path"]
         if path.endswith("/healthz"):
             return PlainTextResponse("ok")
         if path.endswith("/readyz"):
@@ -211,6 +214,7 @@ class App:
         principal = await self._principal(request, target, "request")
         if principal is None:
             return self._with_cors(request, JSONResponse({"error": "unauthorized"}, 401))
+        request.state.principal = principal
         try:
             await ensure(self.host, target.address)
             response = await answer(self.host, request, target, self.limits)

@@ -70,7 +70,7 @@ class ChatRoom:
         self._room = room
         self._turns: deque[Live] = deque()  # the first one is being told; the others wait
         self._task: asyncio.Task[None] | None = None
-        self.owners: dict[str, str] = {}  # the ids of connections, by the requests that they made
+        self.owners: dict[str, Connection] = {}  # by the requests that they made
         self.continuations: set[str] = set()  # of these requests, those that go on with a message
         self.clearing: Connection | None = None  # who clears, and knows it
 
@@ -119,8 +119,7 @@ class ChatRoom:
         match notice:
             case Accepted(request_id=id, kind="message", shown=shown):
                 owner = self.owners.get(id)
-                mine = [each for each in self._room.connections if each.id == owner]
-                self._room.send(frames.messages(shown()), without=mine)
+                self._room.send(frames.messages(shown()), without=[owner] if owner else [])
             case Accepted(request_id=id, kind="continue"):
                 self.continuations.add(id)
             case Started():
@@ -172,7 +171,8 @@ class ChatRoom:
                     return
                 self._end(live, live.stream.end)
         finally:
-            self._task = None
+            if self._task is asyncio.current_task():  # not when somebody else has come meanwhile
+                self._task = None
 
     def _tell_chunks(self, live: Live, seq: int, chunks: Sequence[str]) -> None:
         self._offer_parked(live)
@@ -231,10 +231,10 @@ class ChatRoom:
         id = live.id if live is not None else waiting[0] if waiting else None
         owner = None if id is None else self.owners.get(id)
         continues = live.continuation if live is not None else id in self.continuations
-        if owner == connection.id and not continues and connection.offered != id:
+        if owner is connection and not continues and connection.offered != id:
             # What it has asked for itself is on its way to it, and must not come twice.
             connection.send(frames.frame(frames.RESUME_NONE, probeId=probe))
-        elif continues and owner != connection.id and self._is_here(owner):
+        elif continues and owner and owner.id != connection.id and self._is_here(owner):
             connection.send(
                 frames.frame(frames.RESUME_NONE, reason="continuation-owned", probeId=probe)
             )
@@ -248,8 +248,9 @@ class ChatRoom:
         else:
             connection.send(frames.frame(frames.RESUME_NONE, reason="idle", probeId=probe))
 
-    def _is_here(self, owner: str | None) -> bool:
-        return owner is not None and any(each.id == owner for each in self._room.connections)
+    def _is_here(self, owner: Connection) -> bool:
+        """Whether this client is still connected, be it with another socket."""
+        return any(each.id == owner.id for each in self._room.connections)
 
     async def resume(self, connection: Connection, id: str, serving: Serving) -> None:
         """A client wants what it was offered."""
@@ -262,7 +263,12 @@ class ChatRoom:
             if connection.offered == id:
                 connection.offered = None
             return
-        connection.offered = None
+        if connection.offered == id:
+            connection.offered = None
+        if id in serving.situation().waiting:
+            connection.parked = True
+            connection.send(frames.frame(frames.PENDING, id=id))
+            return
         stored = await serving.stored(id)
         if stored is None:
             connection.send(Responses(id, continuation=False).done(replay=True))

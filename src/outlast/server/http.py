@@ -162,6 +162,7 @@ async def _ask(
             body=wanted.body,
             client_tools=wanted.client_tools,
             concurrency=agent.message_concurrency,
+            principal=request.state.principal,
         )
     except (TypeError, ValueError) as error:
         raise Refused(400, str(error)) from None
@@ -181,7 +182,7 @@ async def _resume(host: Host, agent: Any, request: Request, target: Target) -> R
     if entry is None:
         return Response(status_code=204)
     last = request.headers.get("last-event-id", "")
-    after = int(last) + 1 if last.isdigit() else 0
+    after = int(last) + 1 if last.isdecimal() and len(last) < 16 else 0
     return _streamed(host, target, await agent._asking.stream(entry), entry.id, after)
 
 
@@ -191,6 +192,7 @@ def _streamed(host: Host, target: Target, stream: Stream, id: str, after: int) -
     async def events() -> AsyncIterator[bytes]:
         async with host.using(target.address):  # it stays in memory while somebody reads
             reader = stream.batches(after)
+            following: asyncio.Future[Any] | None = None
             try:
                 while True:
                     following = asyncio.ensure_future(anext(reader, None))
@@ -209,6 +211,9 @@ def _streamed(host: Host, target: Target, stream: Stream, id: str, after: int) -
                     ]
                     yield "".join(lines).encode()
             finally:
+                if following is not None and not following.done():
+                    following.cancel()  # a generator that runs cannot be closed
+                    await asyncio.wait({following})
                 await reader.aclose()  # type: ignore[attr-defined]
             if stream.end is not None:
                 yield b"data: [DONE]\n\n"

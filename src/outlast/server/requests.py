@@ -58,9 +58,17 @@ def read(id: str, body: Mapping[str, Any], limits: Limits) -> Asked | None:
     problem = None
     if len(new) > limits.messages:
         problem = f"A request may bring {limits.messages} messages."
-    elif any(len(json.encode(message)) > limits.message for message in new):
-        problem = "The message is too large."
+    else:
+        problem = _problem(new, limits)
     return Asked(base.id, new, None, base.body, base.client_tools, problem)
+
+
+def _problem(new: list[dict[str, Any]], limits: Limits) -> str | None:
+    try:
+        sizes = [len(json.encode(message)) for message in new]
+    except TypeError:
+        return "The message is nested too deeply."
+    return "The message is too large." if any(size > limits.message for size in sizes) else None
 
 
 def _regenerating(base: Asked, shown: list[dict[str, Any]]) -> Asked:

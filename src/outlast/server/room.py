@@ -20,6 +20,7 @@ class Room:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.connections: list[Connection] = []
+        self.visits = 0  # connections that have entered, also those that are not told anything yet
         self.chat = ChatRoom(self)
 
     def join(self, connection: Connection, agent: Any) -> None:
@@ -78,11 +79,13 @@ class Rooms:
         room = self._rooms.get(address)
         if room is None:
             room = self._rooms[address] = Room(address)
+        room.visits += 1
         return room
 
     def leave(self, room: Room, connection: Connection) -> None:
         room.leave(connection)
-        if not room.connections and self._rooms.get(room.address) is room:
+        room.visits -= 1
+        if not room.visits and self._rooms.get(room.address) is room:
             del self._rooms[room.address]
 
     def __len__(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from outlast.agent.agent import Agent
 from outlast.agent.rpc import FinalText, answers, rpc_methods
 from outlast.core import json
 from outlast.core.errors import OutlastError, RpcRefused
@@ -44,12 +45,15 @@ class Socket:
         self._connection = connection
         self._limits = limits
         self._calls: set[asyncio.Task[None]] = set()
+        self._tells_close = False
 
     async def run(self, socket: WebSocket) -> None:
         """From the first frame to the last."""
         async with self._host.using(self._room.address) as agent:
             await _called(agent, "on_connect", self._connection)
             self._room.join(self._connection, agent)
+            kind: Any = type(agent)
+            self._tells_close = kind.on_close is not Agent.on_close
         while True:
             try:
                 message = await socket.receive()
@@ -65,11 +69,15 @@ class Socket:
         """The connection is gone."""
         for call in self._calls:
             call.cancel()
+        if not self._tells_close:
+            return
         try:
-            async with self._host.using(self._room.address, is_wake=True) as agent:
+            async with self._host.using(self._room.address) as agent:
                 await _called(agent, "on_close", self._connection)
         except OutlastError:
             pass
+        except Exception:
+            logger.exception("%s: on_close raised", self._room.address)
 
     async def _frame(self, text: str) -> None:
         try:
@@ -178,7 +186,8 @@ class Socket:
             responses = frames.Responses(request.id, continuation=False)
             connection.send(responses.error(request.problem))
             return
-        chat.owners[request.id] = connection.id
+        known = chat.owners.get(request.id)
+        chat.owners[request.id] = known or connection
         try:
             entry, accepted = await agent._serving.ask(
                 request.id,
@@ -190,7 +199,8 @@ class Socket:
                 principal=connection.principal,
             )
         except (OutlastError, ValueError, TypeError) as error:
-            chat.owners.pop(request.id, None)
+            if known is None:
+                chat.owners.pop(request.id, None)
             responses = frames.Responses(request.id, continuation=False)
             connection.send(responses.error("The message could not be accepted."))
             logger.warning("%s: a message was refused: %s", self._room.address, error)
@@ -200,7 +210,9 @@ class Socket:
             connection.send(frames.messages(agent._serving.shown()))
             responses = frames.Responses(request.id, continuation=False)
             connection.send(responses.done(outcome="skipped", message_ids=request.message_ids))
-        elif not accepted and entry.ended_at is not None:
+        elif not accepted and known is not connection:  # here is what has come of it so far
+            if entry.ended_at is not None:
+                chat.owners.pop(request.id, None)
             await chat.resume(connection, request.id, agent._serving)
 
     async def _cancel(self, frame: dict[str, Any]) -> None:
@@ -264,7 +276,7 @@ class Socket:
         """What goes on by itself belongs to whoever gave the last answer."""
         for entry in agent._inbox.open:
             if entry.origin == "auto" and entry.seq > before:
-                self._room.chat.owners[entry.id] = self._connection.id
+                self._room.chat.owners[entry.id] = self._connection
 
 
 _HANDLERS: dict[str, Handler] = {

@@ -1,0 +1,255 @@
+"""`on_chat_error` and `classify_chat_error`: told of every failure, and what users are shown of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conversation import agent_of, answering, inbox, leftovers, rows, said
+from pydantic_ai.toolsets import FunctionToolset
+
+from outlast import StepConfig, Think, TurnConfig
+from outlast.chat.events import ChatRequestFailed
+from outlast.testing import Step
+from support import hosting, listen
+
+pytestmark = pytest.mark.virtual_time
+
+GENERIC = "An error occurred."
+SO_FAR = Step.text("So far ")
+
+
+class Judged(Think):
+    """Notes what it is told of failures, and says about them what the test says."""
+
+    model = answering("Hello")
+    log: list[Any] = []
+    kind: Any = None
+    says: Callable[[Any, Exception], Any]
+
+    def classify_chat_error(self, error: Exception, context: Any) -> Any:
+        self.log.append(("classify", error, context))
+        if isinstance(self.kind, BaseException):
+            raise self.kind
+        return self.kind
+
+    def on_chat_error(self, error: Exception, context: Any) -> Any:
+        self.log.append(("on_chat_error", error, context))
+        return self.says(error)
+
+
+def judged(says: Any, **members: Any) -> type[Judged]:
+    def answer(self: Any, error: Exception) -> Any:
+        return says(error)
+
+    return type("Judging", (Judged,), {"says": answer, "log": [], **members})
+
+
+def broken(*_: Any) -> Any:
+    raise ValueError("the secret is 42")
+
+
+def look() -> str:
+    return "seen"
+
+
+def configured(**config: Any) -> dict[str, Any]:
+    return {"before_turn": lambda *_: TurnConfig(**config)}
+
+
+FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "a model that refuses": ({"model": answering(Step.fails("rejected"))}, "stream", "rejected"),
+    "a model that fails later": (
+        {"model": answering(SO_FAR + Step.fails("overloaded"))},
+        "stream",
+        "overloaded",
+    ),
+    "a model that breaks off": ({"model": answering(Step.truncated("So far "))}, "stream", "broke"),
+    "a model that falls silent": (
+        {"model": answering(SO_FAR + Step.stalls()), "chat_stream_stall_timeout": 5},
+        "stream",
+        "sent nothing",
+    ),
+    "no model": ({"model": None}, "turn", "has no model"),
+    "a model that is none": ({"model": 5}, "turn", "not 5"),
+    "a model that nobody knows": ({"model": "nobody:nothing"}, "turn", "nobody:nothing"),
+    "get_model": ({"get_model": broken}, "turn", "secret"),
+    "get_tools": ({"get_tools": broken}, "turn", "secret"),
+    "a tool that is none": ({"get_tools": lambda _: [5]}, "turn", "a tool is a function"),
+    "two tools of one name": ({"get_tools": lambda _: [look, look]}, "turn", "look"),
+    "get_system_prompt": ({"get_system_prompt": broken}, "turn", "secret"),
+    "before_turn": ({"before_turn": broken}, "turn", "secret"),
+    "the model of a turn": (configured(model="nobody:nothing"), "turn", "nobody:nothing"),
+    "the tools of a turn": (configured(tools=5), "turn", "a tool is a function"),
+    "the type of an answer": (configured(output=list[int]), "stream", "the answer is not"),
+    "a condition": (
+        {
+            "model": answering(Step.calls("look")),
+            "get_tools": lambda _: [look],
+            **configured(stop_when=broken),
+        },
+        "stream",
+        "secret",
+    ),
+    "before_step": ({"before_step": broken}, "stream", "secret"),
+    "the model of a step": (
+        {"before_step": lambda *_: StepConfig(model="nobody:nothing")},
+        "stream",
+        "nobody:nothing",
+    ),
+}
+
+
+@pytest.mark.invariant("C9")
+@pytest.mark.parametrize("what", FAILURES)
+async def test_every_failure_of_a_turn_is_told_once_and_shown_as_the_agent_says(
+    store_url: str, what: str
+) -> None:
+    members, stage, why = FAILURES[what]
+    Judging = judged(lambda _: "Sorry, that did not work.", max_retries=0, **members)
+    async with hosting(Judging, url=store_url) as host:
+        failed = listen(host, ChatRequestFailed)
+        a = host.get(Judging, "a")
+        chunks = [chunk async for chunk in a.stream("u1")]
+        await host.until_settled()
+        assert leftovers(agent_of(host, Judging)) == {}
+        assert said(await a.get_messages())[0] == "user: u1"
+        ((id, *stored),) = await inbox(host, "id, outcome, error")
+    assert chunks[-1] == {"type": "error", "errorText": "Sorry, that did not work."}
+    assert [chunk["type"] for chunk in chunks].count("error") == 1
+    assert stored == ["error", "Sorry, that did not work."]
+    (first, error, before), (second, same, context) = Judging.log
+    assert (first, second) == ("classify", "on_chat_error")
+    assert error is same
+    assert why in str(error)
+    assert (context.request_id, context.stage, context.messages_persisted) == (id, stage, True)
+    assert (context.classification, before) == (None, context)
+    (event,) = failed
+    assert (event.request_id, event.stage) == (id, stage)
+
+
+async def test_what_was_said_is_durable_before_anybody_is_told_of_the_failure(
+    store_url: str,
+) -> None:
+    class Looking(Judged):
+        model = answering(SO_FAR + Step.fails("rejected"))
+
+        async def on_chat_error(self, error: Exception, context: Any) -> Any:
+            bodies = [body for (body,) in await rows(host, "streams", "body", "seq")]
+            seen.append("far " in "".join(bodies))
+            return error
+
+    seen: list[bool] = []
+    async with hosting(Looking, url=store_url) as host:
+        turn = await host.get(Looking, "a").save_messages("u1")
+        assert (turn.status, turn.message.text) == ("error", "So far ")
+    assert seen == [True]
+
+
+class Rude(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+async def later(error: Exception) -> str:
+    await asyncio.sleep(1)
+    return "Later."
+
+
+def cancelled(_: Any) -> None:
+    raise asyncio.CancelledError
+
+
+SECRET = "ValueError: the secret is 42"
+SAID: dict[str, tuple[Callable[[Exception], Any], str, str]] = {
+    # what the hook returns, what is shown, and what is stored
+    "the error itself": (lambda error: error, GENERIC, SECRET),
+    "nothing": (lambda _: None, GENERIC, SECRET),
+    "a text": (lambda _: "Sorry.", "Sorry.", "Sorry."),
+    "another error": (lambda _: OSError("Try again."), "Try again.", "OSError: Try again."),
+    "an error without a text": (lambda _: OSError(), GENERIC, "OSError: "),
+    "a text that no store takes": (lambda _: "a\0b \ud83d", "a\ufffdb \ufffd", "a\ufffdb \ufffd"),
+    "a number": (lambda _: 5, "5", "5"),
+    "later": (later, "Later.", "Later."),
+    "an error that has no words": (lambda _: Rude(), GENERIC, SECRET),
+    "an error of its own": (lambda _: {}["a private key"], GENERIC, SECRET),
+    "a cancellation of its own": (cancelled, GENERIC, SECRET),
+}
+
+
+@pytest.mark.parametrize("what", SAID)
+async def test_users_are_shown_what_the_hook_says_and_nothing_that_it_did_not_mean_to_say(
+    store_url: str, what: str
+) -> None:
+    says, shown, stored = SAID[what]
+    calls: list[Any] = []
+
+    def before_turn(self: Any, context: Any) -> None:
+        calls.append(context)
+        if len(calls) == 1:
+            broken()
+
+    Judging = judged(says, before_turn=before_turn)
+    async with hosting(Judging, url=store_url) as host:
+        a = host.get(Judging, "a")
+        first = await a.submit_messages("u1")
+        assert (await a.save_messages("u2")).message.text == "Hello"
+        chunks = [chunk async for _, chunk in a.resume_stream(first.id)]
+        found = await a.inspect_submission(first.id)
+        assert said(await a.get_messages()) == ["user: u1", "user: u2", "assistant: Hello"]
+    assert chunks == [{"type": "error", "errorText": shown}]
+    assert (found.status, found.error) == ("error", stored)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("context_overflow", "context_overflow"),
+        *((kind, None) for kind in ("rate_limit", "transient", "fatal", "unknown", None, 5)),
+        (ValueError("no idea"), None),
+        (asyncio.CancelledError(), None),
+    ],
+)
+async def test_only_an_overflow_is_passed_on_as_what_it_was_classified_as(
+    sqlite_url: str, kind: Any, told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = answering(Step.fails("context_overflow"), "Next")
+    Judging = judged(lambda error: error, model=model, kind=kind)
+    async with hosting(Judging, url=sqlite_url) as host:
+        a = host.get(Judging, "a")
+        turn = await a.save_messages("u1")
+        assert (turn.status, turn.message) == ("error", None)
+        assert (await a.save_messages("u2")).message.text == "Next"
+    (_, error, before), (_, _, context) = Judging.log
+    assert error.kind == "context_overflow"
+    assert (before.classification, context.classification) == (None, told)
+    logged = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+    raised = "Judging/a: classify_chat_error raised"
+    assert (raised in logged) == isinstance(kind, BaseException)
+
+
+@pytest.mark.parametrize("what", ["the tools of a turn", "before_turn", "before_step", "nothing"])
+async def test_a_toolset_is_left_as_often_as_it_is_entered_whatever_fails(
+    sqlite_url: str, what: str
+) -> None:
+    class Counted(FunctionToolset[Any]):
+        entered = 0
+
+        async def __aenter__(self) -> Any:
+            self.entered += 1
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            assert self.entered, "it was left already"
+            self.entered -= 1
+
+    toolset = Counted([look])
+    members = FAILURES[what][0] if what in FAILURES else configured(tools={"more": look})
+    Judging = judged(lambda error: error, get_tools=lambda _: toolset, **members)
+    async with hosting(Judging, url=sqlite_url) as host:
+        turn = await host.get(Judging, "a").save_messages("u1")
+    assert toolset.entered == 0
+    assert (FAILURES[what][2] if what in FAILURES else "") in (turn.error or "")
