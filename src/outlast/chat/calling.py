@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ from outlast.core.text import described
 from outlast.host.activation import Activation
 
 if TYPE_CHECKING:
-    from pydantic_ai import RunContext
+    from pydantic_ai import ModelRetry, RunContext
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.tools import ToolDefinition
 
@@ -181,6 +182,7 @@ class _Running:
         self._spec = ToolSpec()
         self._key: str | None = None
         self._has_begun = False
+        self._is_cut = False  # nobody waits for the tool any more
         self._made = ToolCall(call.id, call.name, _object(call.arguments), "", "")
         self.took = 0  # milliseconds that the tool itself has run
         self._origin = origin_of(
@@ -211,7 +213,7 @@ class _Running:
             self._calls._keyed.ended(self._key, end)
             if end.state == "failed":
                 operations.append(ledger.release(self._key))
-        if self._origin.has_noted:
+        if self._origin.has_noted or self._call.approved:  # then an earlier run may have noted
             operations.append(forget(self._origin.agent, self._origin.scope))
         return operations
 
@@ -224,7 +226,7 @@ class _Running:
             known = ", ".join(sorted(calls._found)) or "none"
             return CallEnd("failed", error=f"There is no tool {call.name!r}. There are: {known}.")
         definition: ToolDefinition = found.tool_def
-        self._spec = calls.tools.spec(call.name, definition)
+        self._spec = calls.tools.spec(call.name, found)
         executor = self._turn.executor if definition.kind == "external" else None
         if definition.kind == "external" and executor is None:
             return CallEnd("open")
@@ -295,12 +297,15 @@ class _Running:
         calls, spec = self._calls, self._spec
         input = json.encode(dict(self._made.input), "input")
         if spec.idempotency_key is not None:
-            named = await ask(self._agent, spec.idempotency_key, self._made)
+            asking = ask(self._agent, spec.idempotency_key, self._made)
+            named = await self._turn.unless_stopped(asking)
             if not isinstance(named, str) or not named:
                 raise TypeError(f"idempotency_key returns a text, not {named!r}")
             key = f"{self._call.name}:{named}"
             self._made = replace(self._made, idempotency_key=key)
-            known = await calls._keyed.known(key, self._call.name, input, spec.effect)
+            known = await calls._keyed.known(
+                key, self._call.name, input, spec.effect, self._turn.stream.stored
+            )
             if known is not None:
                 return CallEnd(known.state, known.output, known.error)
             self._key = key
@@ -374,7 +379,7 @@ class _Running:
         last: Any = None
         async for last in output:
             shown = _as_json(last, self._call.name, "read")
-            if shown.state == "done" and not self._turn.abort.is_set:
+            if shown.state == "done" and not self._is_cut and not self._turn.abort.is_set:
                 chunk = self._calls._encoder.tool_output(
                     self._call.id, shown.output, preliminary=True
                 )
@@ -403,6 +408,7 @@ class _Running:
                 timer.cancel()
         if work.done():
             return None
+        self._is_cut = True
         work.cancel()
         await asyncio.wait({work}, timeout=GRACE)
         if not work.done():
@@ -428,10 +434,16 @@ class _Running:
             return _as_json(work.result(), name, effect)
         if isinstance(error, ApprovalRequired | CallDeferred):
             self._has_begun = False
-            ended = self._calls._ledger.end(self._turn.request_id, self._call.id, "failed")
-            self._turn.stream.attach(ended)
+            ledger = self._calls._ledger
+            ended = [ledger.end(self._turn.request_id, self._call.id, "failed")]
+            if self._key is not None:  # it is free for the call that follows the approval
+                self._calls._keyed.ended(self._key, CallEnd("failed"))
+                ended.append(ledger.release(self._key))
+            self._turn.stream.attach(*ended)
             is_approval = isinstance(error, ApprovalRequired)
             return self._ask_for_approval() if is_approval else CallEnd("open")
+        if isinstance(error, ModelRetry) and _is_timeout_of_toolset(error):
+            return self._not_known(f"the tool {name!r} took too long and was stopped")
         if isinstance(error, ModelRetry | ToolFailed):
             return CallEnd("failed", error=error.message)
         if not isinstance(error, Exception):
@@ -443,7 +455,10 @@ class _Running:
         if cut == "stopped":
             return self._not_known(f"the turn was stopped while the tool {name!r} was running")
         if self._spec.effect == "once" and self._spec.reconcile is not None:
-            found = await reconciled(self._agent, self._spec, self._made)
+            found = None
+            with suppress(TurnAborted):
+                asking = reconciled(self._agent, self._spec, self._made)
+                found = await self._turn.unless_stopped(asking)
             if found is not None:
                 return found
         return self._not_known(f"the tool {name!r} took too long and was stopped")
@@ -509,6 +524,12 @@ def _as_json(output: Any, name: str, effect: str) -> CallEnd:
         if effect == "once":
             return CallEnd("unknown", error=UNKNOWN.format(why=why))
         return CallEnd("failed", error=f"{why[0].upper()}{why[1:]}")
+
+
+def _is_timeout_of_toolset(error: ModelRetry) -> bool:
+    """A toolset with a `timeout` says so in these words; the tool may have done its work."""
+    is_late = isinstance(error.__context__, TimeoutError)
+    return is_late and error.message.startswith("Timed out after ")
 
 
 def _swallow(task: asyncio.Task[Any]) -> None:

@@ -17,6 +17,7 @@ from outlast.chat.stream import Stream
 from outlast.chat.tool_parts import is_settled
 from outlast.chat.tools import ToolCall, ToolSpec, marked_methods
 from outlast.chat.toolset import tools_of
+from outlast.core import json
 from outlast.host.activation import Activation
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ async def close_calls(
         builder.apply(chunk)
         stream.append(chunk)
         assert end.state != "open"
-        stream.attach(ledger.end(entry.id, row.id, end.state))
+        is_replayed = row.key is not None and end.state == "done"
+        kept = json.encode(end.output) if is_replayed else None
+        stream.attach(ledger.end(entry.id, row.id, end.state, kept))
         activation.events.emit(
             ToolFinished,
             activation.address.text,

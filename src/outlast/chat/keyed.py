@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,12 +28,18 @@ class KeyedCalls:
     def __init__(self, activation: Activation, ledger: Ledger) -> None:
         self._activation = activation
         self._ledger = ledger
-        self._running: dict[str, tuple[str, asyncio.Future[Known]]] = {}  # with their inputs
+        self._running: dict[str, tuple[Any, asyncio.Future[Known]]] = {}  # with their inputs
 
-    async def known(self, key: str, name: str, input: str, effect: str) -> Known | None:
-        """The outcome of the call with this key; None: there is none, and this one may begin."""
+    async def known(
+        self, key: str, name: str, input: str, effect: str, stored: Callable[[], Awaitable[None]]
+    ) -> Known | None:
+        """The outcome of the call with this key; None: there is none, and this one may begin.
+
+        `stored` waits until what this turn has done is durable: it may have used the key before.
+        """
+        given = json.decode(input)
         while (running := self._running.get(key)) is not None:
-            if running[0] != input:
+            if running[0] != given:
                 return self._conflict(key, name)
             first = await asyncio.shield(running[1])
             if first.state == "done":
@@ -41,8 +48,9 @@ class KeyedCalls:
                 )
                 return first
         promise: asyncio.Future[Known] = asyncio.get_running_loop().create_future()
-        self._running[key] = (input, promise)
+        self._running[key] = (given, promise)
         try:
+            await stored()
             row = await self._ledger.by_key(key)
             known = None if row is None else self._recorded(row, key, name, input, effect)
         except BaseException:

@@ -24,6 +24,8 @@ from outlast.store.operations import BulkStatement, Operation, Query, Statement
 
 CallState = Literal["begun", "done", "failed", "unknown"]
 
+KEEP_KEYS = 30 * 24 * 3600 * 1000  # milliseconds after the end
+
 _COLUMNS = "turn, id, name, effect, key, input, state, output"
 
 _BEGIN = Statement(
@@ -82,7 +84,9 @@ _RELEASE = BulkStatement(
 )
 
 _OF_TURN = Query.same(f"SELECT {_COLUMNS} FROM calls WHERE agent = ? AND turn = ?")
-_BY_KEY = Query.same(f"SELECT {_COLUMNS} FROM calls WHERE agent = ? AND key = ?")
+_BY_KEY = Query.same(
+    f"SELECT {_COLUMNS} FROM calls WHERE agent = ? AND key = ? AND coalesce(ended_at, started_at) > ?"
+)
 
 # Of turns that ended before a time, as with the streams; with a key, after thirty days.
 EXPIRE = BulkStatement(
@@ -141,7 +145,8 @@ class Ledger:
         return [CallRow(*values) for values in found]
 
     async def by_key(self, key: str) -> CallRow | None:
-        found = await self._activation.store.fetch(_BY_KEY, self._agent, key)
+        since = self._activation.clock.now() - KEEP_KEYS
+        found = await self._activation.store.fetch(_BY_KEY, self._agent, key, since)
         return CallRow(*found[0]) if found else None
 
 

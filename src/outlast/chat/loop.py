@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from outlast.chat.call_ids import CallIds
 from outlast.chat.calling import Called, CallEnd, Calls
 from outlast.chat.chunks import Encoder
 from outlast.chat.config import MAX_STEPS, TurnConfig, TurnContext
@@ -29,7 +30,7 @@ from outlast.chat.prompt import with_capabilities
 from outlast.chat.session import Session
 from outlast.chat.tool_parts import is_settled, tool_name
 from outlast.chat.tools import marked_methods
-from outlast.chat.toolset import definition_of, tools_of
+from outlast.chat.toolset import Tools, definition_of, tools_of
 from outlast.chat.turn import Turn, TurnAborted
 from outlast.host.activation import Activation
 
@@ -96,9 +97,8 @@ async def _prepared(
     context: RunContext[Any] = RunContext(deps=agent, model=model, usage=usage)
     sources = [marked_methods(agent), await told(agent.get_tools)]
     sources.append([definition_of(schema) for schema in around.client_tools])
-    tools = tools_of(*sources)
-    tools.toolset = await tools.toolset.for_run(context)
-    await tools.toolset.__aenter__()
+    tools = await _entered(tools_of(*sources), context)
+    is_inside = True
     try:
         offered = await tools.get(context)
         said = around.session.system_prompt
@@ -130,10 +130,11 @@ async def _prepared(
             context = replace(context, model=model)
         if config.tools is not None:
             more = tools_of(*sources, config.tools)
-            more.toolset = await more.toolset.for_run(context)
-            await more.toolset.__aenter__()
-            before, tools = tools, more
-            await before.toolset.__aexit__(None, None, None)
+            is_inside = False  # one after the other: both hold the toolsets of `get_tools`
+            await tools.toolset.__aexit__(None, None, None)
+            tools = await _entered(more, context)
+            is_inside = True
+            prompt = await _with_instructions(said, tools.toolset, context)
         if config.system is not None:
             system = config.system
         elif config.tools is not None or config.active_tools is not None:
@@ -153,8 +154,21 @@ async def _prepared(
             agent, turn, config, model, calls, encoder, window, system, usage, context, around.cache
         )
     except BaseException:
+        if is_inside:
+            await tools.toolset.__aexit__(None, None, None)
+        raise
+
+
+async def _entered(tools: Tools, context: RunContext[Any]) -> Tools:
+    """The same, ready for use: a toolset that is made anew for each step is there by then."""
+    tools.toolset = await tools.toolset.for_run(context)
+    await tools.toolset.__aenter__()
+    try:
+        tools.toolset = await tools.toolset.for_run_step(context)
+    except BaseException:
         await tools.toolset.__aexit__(None, None, None)
         raise
+    return tools
 
 
 async def _with_instructions(system: str, toolset: Any, context: RunContext[Any]) -> str:
@@ -243,6 +257,7 @@ class _Run:
         retries = config.max_retries
         patience = config.chat_stream_stall_timeout
         turn.patience = self.agent.chat_stream_stall_timeout if patience is None else patience
+        ids = CallIds(lambda id: turn.builder.call(id) is not None)
         telemetry = config.telemetry if config.telemetry is not None else self.agent.telemetry
         async with open_stream(
             model,
@@ -260,7 +275,7 @@ class _Run:
                 if more is not None:
                     turn.say(*more)
                 else:
-                    for chunk in encoder.event(event):
+                    for chunk in encoder.event(ids.event(event)):
                         turn.emit(chunk)
                 if turn.is_out_of_breath:
                     await turn.breathe()
@@ -268,7 +283,7 @@ class _Run:
             raise TurnAborted
         for chunk in encoder.end_response():
             turn.emit(chunk)
-        response = stream.response
+        response = ids.response(stream.response)
         self.usage.incr(response.usage)
         self.usage.requests += 1
         self.messages.append(response)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from outlast.chat.tools import ToolCall, ToolSpec, current_call, spec_of
+from outlast.chat.tools import MARK, ToolCall, ToolSpec, current_call, spec_of
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext, Tool
@@ -47,16 +48,29 @@ class Tools:
         """By name. A tool that runs here goes before one of the client that has its name."""
         return {**self.external, **await self.toolset.get_tools(context)}
 
-    def spec(self, name: str, definition: ToolDefinition) -> ToolSpec:
-        """What is known of a tool; of those of others, what their metadata says."""
+    def spec(self, name: str, found: Any) -> ToolSpec:
+        """What is known of a tool; of those of others, what their function and their metadata say."""
         known = self.specs.get(name)
         if known is not None:
             return known
+        definition: ToolDefinition = found.tool_def
+        marked = getattr(_function_of(found), MARK, None)
+        if isinstance(marked, ToolSpec):
+            needs = definition.kind == "unapproved" or marked.needs_approval
+            return replace(marked, needs_approval=needs)
         effect = (definition.metadata or {}).get("effect")
         return ToolSpec(
             effect if effect in ("read", "idempotent") else "once",
             needs_approval=definition.kind == "unapproved",
         )
+
+
+def _function_of(found: Any) -> Any:
+    """The function that is called by a tool of somebody else's toolset, if that is what it does."""
+    while hasattr(found, "source_tool"):
+        found = found.source_tool
+    called = getattr(found, "call_func", None)
+    return getattr(getattr(called, "__self__", None), "function", None)
 
 
 def tools_of(*sources: Any) -> Tools:
@@ -85,7 +99,7 @@ def tools_of(*sources: Any) -> Tools:
                 return
             for key, each in source.items():
                 take(each, key)
-        elif callable(source):
+        elif inspect.isroutine(source):
             tools.append(_tool(source, name))
             specs[tools[-1].name] = spec_of(source)
         elif isinstance(source, Iterable) and not isinstance(source, str | bytes):
@@ -174,42 +188,57 @@ def _filled_in(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(
         name
         for name in inspect.signature(function).parameters
-        if hints.get(name) in (ToolCall, "ToolCall") or name == KEY
+        if name == KEY or _is_call(hints.get(name))
     )
+
+
+def _is_call(hint: Any) -> bool:
+    if isinstance(hint, str):  # it could not be resolved
+        return re.search(r"\bToolCall\b", hint) is not None
+    return hint is ToolCall or ToolCall in get_args(hint)
 
 
 def _shown(function: Callable[..., Any], filled: tuple[str, ...]) -> Callable[..., Any]:
     """The function as the model sees it."""
-    if not filled:
+    is_stream = inspect.isasyncgenfunction(function)
+    if not filled and not is_stream:
         return function
-    signature = inspect.signature(function)
-    shown = [each for each in signature.parameters.values() if each.name not in filled]
 
     @wraps(function)
     def stand_in(*arguments: Any, **more: Any) -> Any: ...
 
-    stand_in.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    stand_in.__signature__ = _without(inspect.signature(function), filled)  # type: ignore[attr-defined]
+    if is_stream:  # no schema says what an iterator returns
+        hints = {name: hint for name, hint in stand_in.__annotations__.items() if name != "return"}
+        stand_in.__annotations__ = hints
     return stand_in
+
+
+def _without(signature: inspect.Signature, filled: tuple[str, ...]) -> inspect.Signature:
+    shown = [each for each in signature.parameters.values() if each.name not in filled]
+    return signature.replace(parameters=shown)
 
 
 def _filling(function: Callable[..., Any], filled: tuple[str, ...]) -> Callable[..., Any]:
     """The function, called with what the model does not see."""
 
-    def all_of(more: dict[str, Any]) -> dict[str, Any]:
-        call = current_call.get()
-        assert call is not None
-        return {**more, **{name: call.idempotency_key if name == KEY else call for name in filled}}
+    signature = inspect.signature(function)
+    shown = _without(signature, filled)
 
-    if inspect.iscoroutinefunction(function):
+    def call(*arguments: Any, **more: Any) -> Any:
+        made = current_call.get()
+        assert made is not None
+        given = dict(shown.bind(*arguments, **more).arguments)
+        given |= {name: made.idempotency_key if name == KEY else made for name in filled}
+        ordered = {name: given[name] for name in signature.parameters if name in given}
+        bound = inspect.BoundArguments(signature, ordered)
+        return function(*bound.args, **bound.kwargs)
+
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
 
         async def called(*arguments: Any, **more: Any) -> Any:
-            return await function(*arguments, **all_of(more))
+            begun = call(*arguments, **more)
+            return await begun if inspect.isawaitable(begun) else begun
 
         return called
-    if inspect.isasyncgenfunction(function):
-
-        async def begun(*arguments: Any, **more: Any) -> Any:
-            return function(*arguments, **all_of(more))
-
-        return begun
-    return lambda *arguments, **more: function(*arguments, **all_of(more))
+    return call

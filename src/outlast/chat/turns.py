@@ -32,6 +32,7 @@ from outlast.chat.results import Message, TurnEnd
 from outlast.chat.retention import Retention
 from outlast.chat.session import Session
 from outlast.chat.stream import Stream, chunks_of
+from outlast.chat.telling import tell_end, tell_start
 from outlast.chat.transcript import Change, Transcript
 from outlast.chat.turn import Executor, Turn, TurnAborted, current_turn
 from outlast.core import json
@@ -219,7 +220,7 @@ class Turns:
         if turn is None:
             await self._end(entry, "skipped")
             return
-        self._tell_start(turn.entry)
+        tell_start(self._activation, turn.entry)
         started = self.started()
         if started is not None:
             self._activation.tell(started)
@@ -297,7 +298,7 @@ class Turns:
 
     async def _interrupted(self, entry: EntryRow) -> None:
         """A turn whose process died: what it has said is kept, and it is over."""
-        self._tell_start(entry, await traces.parent_of(self._activation, entry.id))
+        tell_start(self._activation, entry, await traces.parent_of(self._activation, entry.id))
         stream = self.stream_of(entry)
         stream.chunks = await self._stored_chunks(entry.id)
         begun = None
@@ -309,6 +310,7 @@ class Turns:
         stream.open_for(entry.attempt, self._activation.submit)
         stream.hold()
         await close_calls(self._object, entry, builder, stream, self._ledger, self._activation)
+        entry = self._inbox.current(entry) or entry  # it may have been cancelled in the meantime
         outcome: Outcome = "interrupted" if entry.cancelled is None else "aborted"
         error = INTERRUPTED if entry.cancelled is None else entry.cancelled
         encoder = Encoder()
@@ -387,43 +389,11 @@ class Turns:
             self._transcript.applied(change)
         self._tell(ended, TurnEnd(outcome, None, error))
 
-    def _tell_start(self, entry: EntryRow, parent: str | None = None) -> None:
-        emit = self._activation.events.emit
-        emit(events.InboxClaimed, self._agent, entry.id, entry.kind)
-        if entry.origin == "submission":
-            emit(events.SubmissionChanged, self._agent, entry.id, "running")
-        emit(
-            events.TurnStarted,
-            self._agent,
-            entry.id,
-            trigger=entry.kind,
-            admission=entry.origin,
-            continuation=entry.kind == "continue",
-            attempt=entry.attempt,
-            parent=parent,
-        )
-
-    def _tell_end(self, entry: EntryRow, end: TurnEnd) -> None:
-        emit, status = self._activation.events.emit, end.status
-        if entry.started_at is not None:
-            now = self._activation.clock.now()
-            took = now - entry.started_at
-            emit(events.TurnFinished, self._agent, entry.id, status, took, end.error)
-        if end.message is not None:
-            emit(events.MessageResponse, self._agent, entry.id, end.message.id)
-        if status == "aborted":
-            emit(events.MessageCancelled, self._agent, entry.id)
-        if entry.origin == "submission":
-            emit(events.SubmissionChanged, self._agent, entry.id, status)
-            if status == "error":
-                emit(events.SubmissionFailed, self._agent, entry.id, end.error or "")
-        emit(events.InboxAcked, self._agent, entry.id, entry.kind, status)
-
     def _tell(self, entry: EntryRow, end: TurnEnd) -> None:
         """It has ended, and that is durable."""
         self._inbox.ended(entry)
         self.executors.pop(entry.id, None)
-        self._tell_end(entry, end)
+        tell_end(self._activation, entry, end)
         self.changed()
         if self._pausing is not None and not self._pausing.done():
             self._pausing.set_result(None)

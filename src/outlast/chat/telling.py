@@ -1,0 +1,43 @@
+"""The events of a turn's beginning and end."""
+
+from __future__ import annotations
+
+from outlast.chat import events
+from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.results import TurnEnd
+from outlast.host.activation import Activation
+
+
+def tell_start(activation: Activation, entry: EntryRow, parent: str | None = None) -> None:
+    """A turn was claimed; `parent` is the trace of its first attempt."""
+    emit, agent = activation.events.emit, activation.address.text
+    emit(events.InboxClaimed, agent, entry.id, entry.kind)
+    if entry.origin == "submission":
+        emit(events.SubmissionChanged, agent, entry.id, "running")
+    emit(
+        events.TurnStarted,
+        agent,
+        entry.id,
+        trigger=entry.kind,
+        admission=entry.origin,
+        continuation=entry.kind == "continue",
+        attempt=entry.attempt,
+        parent=parent,
+    )
+
+
+def tell_end(activation: Activation, entry: EntryRow, end: TurnEnd) -> None:
+    """An entry has ended, with a turn or without one."""
+    emit, agent, status = activation.events.emit, activation.address.text, end.status
+    if entry.started_at is not None:
+        took = activation.clock.now() - entry.started_at
+        emit(events.TurnFinished, agent, entry.id, status, took, end.error)
+    if end.message is not None:
+        emit(events.MessageResponse, agent, entry.id, end.message.id)
+    if status == "aborted":
+        emit(events.MessageCancelled, agent, entry.id)
+    if entry.origin == "submission":
+        emit(events.SubmissionChanged, agent, entry.id, status)
+        if status == "error":
+            emit(events.SubmissionFailed, agent, entry.id, end.error or "")
+    emit(events.InboxAcked, agent, entry.id, entry.kind, status)
