@@ -161,7 +161,8 @@ def check_tree(rows: Stored) -> None:
 def check_answers(rows: Stored) -> None:
     """A stored answer says exactly what its streams said, once: nothing twice, nothing lost."""
     turns: dict[str, list[EntryRow]] = {}
-    for entry in rows.entries:
+    # What goes on by itself runs before what waits, so the order of their beginnings counts.
+    for entry in sorted(rows.entries, key=lambda each: (each.started_at or 0, each.seq)):
         if entry.started_at is not None and entry.message_id is not None:
             turns.setdefault(entry.message_id, []).append(entry)
     for message_id, entries in turns.items():

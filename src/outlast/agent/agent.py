@@ -230,7 +230,9 @@ class Agent:
     def _state_text(self) -> str | None:
         """The state as JSON; None: there is none."""
         state = self.state
-        return None if state is None else typed.dump(self.state_type, state, "state")
+        if state is None:  # null is a state once somebody has set it
+            return self._facts.text("state")
+        return typed.dump(self.state_type, state, "state")
 
     # --- connections -----------------------------------------------------------------------------
 

@@ -60,6 +60,10 @@ class Facts:
             )
             return default
 
+    def text(self, name: str) -> str | None:
+        """What is stored, as JSON; None: it was never set."""
+        return self._stored.get(name)
+
     def operation(self, name: str, text: str) -> Operation:
         """What sets a value, for a commit of the caller's own; `remember` it when that is durable."""
         return _SET, (self._agent, name, text)

@@ -142,11 +142,7 @@ class Asking:
         """
         self._no_block("chat")
         with self._waiting("followed"):
-            if executor is not None:
-                id = request.id or self._activation.ids.new("request")
-                request = replace(request, id=id)
-                self._turns.executors[id] = (checked_schemas(tools), executor)
-            entry, _ = await self._inbox.accept(_with(signal, request))
+            entry, _ = await self._accept_with(_with(signal, request), tools, executor)
             await _told(callback, "on_start", {"request_id": entry.id})
             stream = await self.stream(entry)
             forget = self._linked(entry, signal)
@@ -162,6 +158,26 @@ class Asking:
             await _told(callback, "on_error", end.error or "")
         else:
             await _told(callback, "on_done")
+
+    async def _accept_with(
+        self, request: Request, tools: Sequence[Any], executor: Executor | None
+    ) -> tuple[EntryRow, bool]:
+        if executor is None:
+            return await self._inbox.accept(request)
+        schemas, executors = checked_schemas(tools), self._turns.executors
+        made: list[str] = []
+
+        def remember(entry: EntryRow) -> None:
+            made.append(entry.id)
+            executors[entry.id] = (schemas, executor)
+
+        accepted = False
+        try:
+            entry, accepted = await self._inbox.accept(request, remember)
+        finally:
+            if not accepted and made and self._inbox.open_one(made[0]) is None:
+                executors.pop(made[0], None)
+        return entry, accepted
 
     async def follow(self, request: Request) -> AsyncIterator[list[dict[str, Any]]]:
         """Accept a request, and give its chunks: each time all that there are."""
@@ -248,6 +264,7 @@ class Asking:
             await self._commits.write(operations)
             self._transcript.applied(change)
         self._activation.tell(TranscriptChanged(self._turns.shown))
+        self._turns.transcript_changed()
         return [Message(message) for message in new]
 
     async def update(self, message: Any) -> bool:
@@ -268,6 +285,7 @@ class Asking:
             await self._commits.write(change.operations)
             self._transcript.applied(change)
         self._activation.tell(MessageUpdated(given))
+        self._turns.transcript_changed()
         return True
 
     async def select(self, id: str) -> bool:
@@ -280,6 +298,7 @@ class Asking:
             await self._commits.write(self._transcript.selecting(leaf))
             await self._transcript.select(leaf)
         self._activation.tell(TranscriptChanged(self._turns.shown))
+        self._turns.transcript_changed()
         return True
 
     def _no_block(self, what: str) -> None:

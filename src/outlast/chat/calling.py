@@ -49,6 +49,7 @@ logger = logging.getLogger("outlast.chat")
 GRACE = 0.5  # seconds that a tool has to stop when it is told to; then it is left behind
 RECONCILE_TIMEOUT = 30.0
 STOPPED = "The turn was stopped before this call began."
+WAITS_AGAIN = "This call was allowed, and did not run: it wants to wait once more."
 UNKNOWN = "It is not known whether this call has happened: {why}. Do not repeat it without asking."
 
 
@@ -229,7 +230,7 @@ class _Running:
         self._spec = calls.tools.spec(call.name, found)
         executor = self._turn.executor if definition.kind == "external" else None
         if definition.kind == "external" and executor is None:
-            return CallEnd("open")
+            return CallEnd("failed", error=WAITS_AGAIN) if call.approved else CallEnd("open")
         given, arguments, problem = _checked(found, call.arguments)
         self._made = ToolCall(
             call.id,
@@ -433,13 +434,10 @@ class _Running:
         if error is None:
             return _as_json(work.result(), name, effect)
         if isinstance(error, ApprovalRequired | CallDeferred):
+            if self._call.approved:  # nobody could answer it a second time
+                return CallEnd("failed", error=WAITS_AGAIN)
+            self._turn.stream.attach(*self.ending(CallEnd("failed")))
             self._has_begun = False
-            ledger = self._calls._ledger
-            ended = [ledger.end(self._turn.request_id, self._call.id, "failed")]
-            if self._key is not None:  # it is free for the call that follows the approval
-                self._calls._keyed.ended(self._key, CallEnd("failed"))
-                ended.append(ledger.release(self._key))
-            self._turn.stream.attach(*ended)
             is_approval = isinstance(error, ApprovalRequired)
             return self._ask_for_approval() if is_approval else CallEnd("open")
         if isinstance(error, ModelRetry) and _is_timeout_of_toolset(error):

@@ -12,7 +12,7 @@ from outlast.chat.hooks import told
 from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.interactions import AUTO, Interactions
-from outlast.chat.repair import closed_as_error, open_calls, repaired
+from outlast.chat.repair import check_repaired, needs_closing, open_calls, repaired
 from outlast.chat.stream import Stream
 from outlast.chat.tool_parts import Part
 from outlast.chat.transcript import Change, Transcript
@@ -134,21 +134,22 @@ class Claims:
         if not changed:
             return change, []
         if self._repair is not None:
-            changed = [await self._with_hook(message) for message in changed]
+            stored = {message["id"]: message for message in change.path}
+            changed = [await self._with_hook(stored[each["id"]], each) for each in changed]
         return self._transcript.with_replaced(change, changed), closed
 
-    async def _with_hook(self, message: dict[str, Any]) -> dict[str, Any]:
-        """What the agent makes of the calls that have no outcome."""
+    async def _with_hook(self, stored: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
+        """What the agent makes of the calls that have no outcome. What makes no sense is not used."""
         assert self._repair is not None
-        stored = next(each for each in self._transcript.path if each["id"] == message["id"])
         parts = list(message["parts"])
         for place, (before, after) in enumerate(zip(stored["parts"], parts, strict=True)):
-            if before is after:
+            if before is after or not needs_closing(before):
                 continue
-            made = await told(self._repair, {**before, "input": after.get("input", {})})
-            changed, _ = repaired(
-                [{"role": "assistant", "parts": [before]}],
-                lambda part, made=made: closed_as_error(part) if made is None else made,  # type: ignore[misc]
-            )
-            parts[place] = changed[0]["parts"][0]
+            try:
+                made = await told(self._repair, {**before, "input": after.get("input", {})})
+                if made is not None:
+                    check_repaired(made)
+                    parts[place] = json.decode(json.encode(made, "part"))
+            except Exception:  # a conversation does not end with it
+                logger.exception("%s: repair_interrupted_tool_part", self._agent)
         return {**message, "parts": parts}

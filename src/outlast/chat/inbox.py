@@ -84,20 +84,25 @@ class Inbox:
         if self._accepting:
             await asyncio.wait(set(self._accepting))
 
-    async def accept(self, request: Request) -> tuple[EntryRow, bool]:
+    async def accept(
+        self, request: Request, made: Callable[[EntryRow], None] | None = None
+    ) -> tuple[EntryRow, bool]:
         """Store a request. False with the entry that has its id or key, if there is one already.
 
-        The entry is durable when this returns; inside `commit()`, when the block ends.
+        The entry is durable when this returns; inside `commit()`, when the block ends. `made` is told of
+        a new one before it is.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._accepting.add(done)
         try:
-            return await self._accept(request)
+            return await self._accept(request, made)
         finally:
             self._accepting.discard(done)
             done.set_result(None)
 
-    async def _accept(self, request: Request) -> tuple[EntryRow, bool]:
+    async def _accept(
+        self, request: Request, made: Callable[[EntryRow], None] | None
+    ) -> tuple[EntryRow, bool]:
         key = request.key
         if key is None and request.id is None:
             key = self.derived_key(request)
@@ -106,6 +111,8 @@ class Inbox:
         if existing is not None:
             return existing, False
         entry = self._entry(replace(request, key=key), texts)
+        if made is not None:
+            made(entry)
         unit = self._commits.current()
         if unit is not None:
             unit.entries.append(entry)

@@ -6,6 +6,7 @@ agent go on with the same message, in a turn of its own. All of that is in the c
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -99,14 +100,9 @@ class Interactions:
         return all(entry.seq <= opened.get("seq", 0) for entry in entries)
 
     def opening(self, message: Mapping[str, Any]) -> list[Operation]:
-        """For the commit of a turn that leaves calls open; `opened` then."""
-        return [self._facts.operation(OPEN, self._opened(message))]
-
-    def opened(self, message: Mapping[str, Any]) -> None:
-        self._facts.remember(OPEN, self._opened(message))
-
-    def _opened(self, message: Mapping[str, Any]) -> str:
-        return json.encode({"message": message["id"], "seq": self._inbox.last_seq})
+        """For the commit of a turn that leaves calls open; `remember` it then."""
+        opened = json.encode({"message": message["id"], "seq": self._inbox.last_seq})
+        return [self._facts.operation(OPEN, opened)]
 
     # --- the client's tools ----------------------------------------------------------------------
 
@@ -143,6 +139,7 @@ class Interactions:
         client_tools: Sequence[Any] | None = None,
     ) -> bool:
         """The result of a call that the client has run. False: it waits for none."""
+        _check_text("error_text", error)
         stored = json.decode(json.encode(output, "output")) if error is None else None
         encoder = Encoder()
 
@@ -169,6 +166,7 @@ class Interactions:
         self, call_id: str, approved: bool, *, reason: str | None = None, goes_on: bool
     ) -> bool:
         """A user has allowed a call, or has not. False: it waits for no approval."""
+        _check_text("reason", reason)
         encoder = Encoder()
 
         def answer(part: Part) -> list[str]:
@@ -193,7 +191,21 @@ class Interactions:
     async def _answer(
         self, call_id: str, answer: Answer, goes_on: bool, tools: list[Any] | None
     ) -> tuple[Part, str] | None:
-        """The part that was answered, and the request that made it; None: nothing was."""
+        """The part that was answered, and the request that made it; None: nothing was.
+
+        It goes on if whoever answers does not wait.
+        """
+        if not isinstance(call_id, str):
+            raise TypeError(f"tool_call_id is a text, not {call_id!r}")
+        work = self._answered(call_id, answer, goes_on, tools)
+        found: tuple[Part, str] | None = await asyncio.shield(
+            self._activation.spawn(work, "answer")
+        )
+        return found
+
+    async def _answered(
+        self, call_id: str, answer: Answer, goes_on: bool, tools: list[Any] | None
+    ) -> tuple[Part, str] | None:
         assert self.turns is not None
         remembering = [] if tools is None else self.remembering({"client_tools": tools})
         async with self._transcript.changing:  # one answer at a time, and no turn ends meanwhile
@@ -208,7 +220,8 @@ class Interactions:
                 turn.emit(chunk)
             facts = list(remembering)
             if goes_on:
-                facts.append(self._facts.operation(OPTED, json.encode(turn.message_id)))
+                message = {**turn.builder.message(), "id": turn.message_id}
+                facts.append(self._facts.operation(OPTED, json.encode(_batch(message))))
             turn.stream.attach(*facts)
             is_over = turn.stream.is_held
             if not is_over:
@@ -236,9 +249,12 @@ class Interactions:
         after = builder.message()
         change = self._transcript.replacing(after)
         if goes_on:
-            facts = [*facts, self._facts.operation(OPTED, json.encode(after["id"]))]
-        opted = goes_on or self._opted(after["id"])
-        entry = await self._continuation(after, opted, self._transcript.leaf)
+            facts = [*facts, self._facts.operation(OPTED, json.encode(_batch(after)))]
+        opted = goes_on or self._opted(after)
+        made_by = await self._transcript.turn_of(str(after["id"]))
+        before = None if made_by is None else await self._inbox.get(made_by)
+        options = {} if before is None else json.decode(before.options)
+        entry = self._continuation(after, opted, self._transcript.leaf, options)
         operations = [*change.operations, *facts]
         if entry is not None:
             operations += [self._inbox.acceptance(entry)]
@@ -264,36 +280,46 @@ class Interactions:
 
     # --- going on --------------------------------------------------------------------------------
 
-    def _opted(self, message_id: str) -> bool:
-        return bool(self._facts.get(OPTED, None, None) == message_id)
+    def _opted(self, message: Mapping[str, Any]) -> bool:
+        return bool(self._facts.get(OPTED, None, None) == _batch(message))
 
-    async def continuing(
+    def continuing(
         self, turn: Turn, message: Mapping[str, Any], leaf: str | None
     ) -> EntryRow | None:
         """The turn that follows one whose open calls were answered while it ran; None: there is none."""
-        opted = turn.left_open and self._opted(str(message["id"]))
-        return await self._continuation(message, opted, leaf)
+        opted = turn.left_open and self._opted(message)
+        return self._continuation(message, opted, leaf, turn.options)
 
-    async def _continuation(
-        self, message: Mapping[str, Any], opted: bool, leaf: str | None
+    def _continuation(
+        self, message: Mapping[str, Any], opted: bool, leaf: str | None, options: Any
     ) -> EntryRow | None:
-        """The entry that goes on with a message whose calls are all answered."""
+        """The entry that goes on with a message whose calls are all answered, as the turn before had it."""
         if not opted or leaf != message["id"] or open_calls(message):
             return None
-        steps = sum(part.get("type") == "step-start" for part in message["parts"])
-        made_by = await self._transcript.turn_of(str(message["id"]))
-        before = None if made_by is None else await self._inbox.get(made_by)
-        options = {} if before is None else json.decode(before.options)
-        body = options.get("body", {}) if isinstance(options, dict) else {}
+        known = options if isinstance(options, dict) else {}
+        kept = {name: known[name] for name in ("body", "principal") if name in known}
         return self._inbox.entry(
             Request(
                 "continue",
                 AUTO,
-                key=f"auto:{message['id']}:{steps}",
-                options={"body": body},
+                key=f"auto:{_batch(message)}",
+                options={"body": {}, **kept},
                 target=str(message["id"]),
             )
         )
+
+
+def _check_text(what: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{what} is a text, not {value!r}")
+
+
+def _batch(message: Mapping[str, Any]) -> str:
+    """The calls that were left open together: those of the last step of a message."""
+    steps = sum(
+        isinstance(part, dict) and part.get("type") == "step-start" for part in message["parts"]
+    )
+    return f"{message['id']}:{steps}"
 
 
 def _approval(encoder: Encoder, part: Part, *, approved: bool, reason: str | None) -> list[str]:
@@ -319,4 +345,7 @@ def checked_schemas(client_tools: Sequence[Any]) -> list[Any]:
         if not isinstance(schema, Mapping):
             raise TypeError(f"the schema of a client's tool is an object, not {schema!r}")
         definition_of(schema)
-    return [dict(schema) for schema in client_tools]
+    given: list[Any] = json.decode(
+        json.encode([dict(each) for each in client_tools], "client_tools")
+    )
+    return given

@@ -41,6 +41,8 @@ class Ended(Notice):
     end: TurnEnd
     started: bool
     shown: Shown
+    continuation: bool = False
+    message_ids: tuple[str, ...] = ()  # of what it answers
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,11 @@ def _closed(part: Any, repair: Repair | None, closed: list[str]) -> Any:
     closed.append(str(part.get("toolCallId")))
     if repair is None:
         return closed_as_error(part)
-    after = repair(dict(part))
+    return check_repaired(repair(dict(part)))
+
+
+def check_repaired(after: Any) -> Part:
+    """What a user made of a call without an outcome: a part, and if it is a call, one that has one."""
     if not isinstance(after, dict) or not isinstance(after.get("type"), str):
         raise TypeError(f"repair_interrupted_tool_part returns a part, not {after!r}")
     if tool_parts.tool_name(after) is not None and not tool_parts.is_settled(after):

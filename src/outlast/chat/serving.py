@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from outlast.chat.asking import Asking
+from outlast.chat.asking import Asking, check_text, submission
 from outlast.chat.inbox import Inbox, Request
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.messages import to_messages
 from outlast.chat.notices import Recovering, Started
 from outlast.chat.overlap import Concurrency
-from outlast.chat.results import TurnEnd
+from outlast.chat.results import Submission, TurnEnd
 from outlast.chat.transcript import Transcript
 from outlast.chat.turns import Turns
 from outlast.core import json
@@ -64,9 +64,13 @@ class Serving:
         return self._inbox.last_seq > 0
 
     def situation(self) -> Situation:
-        waiting = [entry.id for entry in self._inbox.open if entry.state == "accepted"]
-        failed = self._inbox.last_failed if not waiting else None
-        return Situation(self._turns.started(), waiting, failed, self._recovering)
+        started = self._turns.started()
+        running = None if started is None else started.request_id
+        # One that ran in another life waits, too: for what becomes of it.
+        waiting = [entry.id for entry in self._inbox.open if entry.id != running]
+        is_failed = not waiting and bool(self._transcript.path)  # not after a clear
+        failed = self._inbox.last_failed if is_failed else None
+        return Situation(started, waiting, failed, self._recovering)
 
     def set_recovering(self, recovering: bool, request_id: str | None = None) -> None:
         """Tell clients that an interrupted turn is about to go on, or that this is over."""
@@ -83,6 +87,36 @@ class Serving:
         assert stream.end is not None
         return StoredTurn(stream.chunks, stream.end, entry.kind == "continue", ())
 
+    def _options(
+        self, body: Mapping[str, Any] | None, client_tools: Sequence[Any] | None, principal: Any
+    ) -> dict[str, Any]:
+        """What comes along with a request, and who has made it."""
+        options = self._asking.options(body, client_tools)
+        if principal is not None and principal is not True:
+            options["principal"] = principal
+        return options
+
+    async def submit(
+        self,
+        messages: Any,
+        *,
+        key: str | None = None,
+        metadata: Any = None,
+        body: Mapping[str, Any] | None = None,
+        principal: Any = None,
+    ) -> Submission:
+        """Accept what is to be answered later."""
+        check_text("Idempotency-Key", key)
+        given = to_messages(messages, self._activation.ids)
+        if not given:
+            raise ValueError("there is nothing to submit: the list of messages is empty")
+        options = self._options(body, None, principal)
+        request = Request(
+            "message", "submission", given, key=key, options=options, metadata=metadata
+        )
+        entry, accepted = await self._inbox.accept(request)
+        return submission(entry, accepted=accepted)
+
     async def ask(
         self,
         id: str,
@@ -95,16 +129,26 @@ class Serving:
         principal: Any = None,
     ) -> tuple[EntryRow | None, bool]:
         """Accept what a client asks. None: it was dropped."""
-        options = self._asking.options(body, client_tools)
-        if principal is not None and principal is not True:
-            options["principal"] = principal
+        options = self._options(body, client_tools, principal)
         if regenerates is not None:
             target = regenerates or None
             request = Request("regenerate", "chat", id=id, target=target, options=options)
             return await self._inbox.accept(request)
         given = to_messages(list(messages), self._activation.ids)
+        if given and self._is_edit(given[-1]):  # another text under the same id: answer it anew
+            await self._asking.update(given[-1])
+            target = given[-1]["id"]
+            request = Request("regenerate", "chat", id=id, target=target, options=options)
+            return await self._inbox.accept(request)
         request = Request("message", "chat", given, id=id, options=options)
         return await self._asking.message(request, concurrency)
+
+    def _is_edit(self, message: dict[str, Any]) -> bool:
+        stored = [each for each in self._transcript.path if each["id"] == message["id"]]
+        return any(
+            each["role"] == message["role"] == "user" and each["parts"] != message["parts"]
+            for each in stored
+        )
 
 
 def message_ids(entry: EntryRow) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ class Session:
             if self.max_messages is not None and len(path) - place > self.max_messages:
                 break
             if left is not None:
-                left -= len(json.encode(path[place]))
+                left -= len(json.encode(path[place], "message", json.MAX_DEPTH + 10))
                 if left < 0:
                     break
             first = place

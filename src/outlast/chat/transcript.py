@@ -25,6 +25,7 @@ logger = logging.getLogger("outlast.chat")
 
 LEAF = "chat:leaf"  # the fact that names the last message of the path
 WINDOW_BYTES = 24 * 1024 * 1024
+DEPTH = json.MAX_DEPTH + 10  # what fits into a chunk or a request fits into a message
 ALWAYS = 4  # messages that are part of the window, however large
 
 
@@ -167,7 +168,7 @@ class Transcript:
         after = {message["id"]: message for message in messages}
         operations = list(change.operations)
         for id, message in after.items():
-            body = json.encode(message, "message")
+            body = json.encode(message, "message", DEPTH)
             self._sizes[id] = len(body)
             operations.append((rows.REPLACE, (self._agent, id, len(body), body)))
         path = [after.get(each["id"], each) for each in change.path]
@@ -189,7 +190,7 @@ class Transcript:
     def _put(
         self, message: dict[str, Any], parent: str | None, status: str, turn: str | None
     ) -> Operation:
-        body = json.encode(message, "message")
+        body = json.encode(message, "message", DEPTH)
         self._sizes[message["id"]] = len(body)
         self._last_number += 1
         return rows.PUT, (
@@ -221,7 +222,7 @@ class Transcript:
         known = self._sizes
         for message in self.path:
             if message["id"] not in known:
-                known[message["id"]] = len(json.encode(message))
+                known[message["id"]] = len(json.encode(message, "message", DEPTH))
         sizes = [known[message["id"]] for message in self.path]
         total = sum(sizes)
         if total > WINDOW_BYTES * 1.25:

@@ -342,13 +342,15 @@ class Turns:
         operations = [operation]
         change: Change | None = None
         follower: EntryRow | None = None
+        opening: list[Operation] = []
         if message is not None:
             status = _STATUS.get(outcome, "settled")
             change = await self._transcript.answering(message, under, status=status, turn=entry.id)
             operations += change.operations
             if turn is not None and outcome == "completed" and turn.left_open:
-                operations += self._interactions.opening(message)
-                follower = await self._interactions.continuing(turn, message, change.leaf)
+                opening = self._interactions.opening(message)
+                operations += opening
+                follower = self._interactions.continuing(turn, message, change.leaf)
                 if follower is not None:
                     operations.append(self._inbox.acceptance(follower))
             if self._responses is not None:
@@ -362,8 +364,7 @@ class Turns:
             self.live = None
         if change is not None and message is not None:
             self._transcript.applied(change)
-            if turn is not None and turn.left_open:
-                self._interactions.opened(message)
+            self._interactions.remember(opening)
         self._retention.armed()
         self._tell(ended, end)
         if follower is not None:
@@ -403,8 +404,9 @@ class Turns:
         for waiter in self._waiters.pop(entry.id, ()):
             if not waiter.done():
                 waiter.set_result(end)
-        self._message_ids.pop(entry.id, None)
-        self._activation.tell(Ended(entry.id, end, entry.started_at is not None, self.shown))
+        ids = self._message_ids.pop(entry.id, ())
+        begun, goes_on = entry.started_at is not None, entry.kind == "continue"
+        self._activation.tell(Ended(entry.id, end, begun, self.shown, goes_on, ids))
 
     # --- stopping --------------------------------------------------------------------------------
 
@@ -464,13 +466,20 @@ class Turns:
                 stream.mute()  # what it would write from here on comes after the clearing
             ending = self._inbox.end_all(seq, reason)
             clearing = (stream_rows.CLEAR, (self._agent,))
-            await self._commits.commit([ending, *change.operations, clearing, *self._arm_if_open()])
+            forgetting = self._interactions.forgetting()
+            await self._commits.commit(
+                [ending, *change.operations, clearing, *forgetting, *self._arm_if_open()]
+            )
             self._retention.armed()
             self._transcript.applied(change)
+            self._interactions.remember(forgetting)
             for entry in self._inbox.up_to(seq):
                 outcome: Outcome = "skipped" if entry.state == "accepted" else "aborted"
                 self._tell(entry, TurnEnd(outcome, None, reason))
                 self._stop(entry, reason)
+            if self.live is not None and self._inbox.current(self.live.entry) is None:
+                self.live = None  # nobody can answer what it has left open
+        self.transcript_changed()
         self._activation.events.emit(events.MessagesCleared, self._agent)
         self._activation.tell(Cleared())
 
@@ -498,6 +507,11 @@ class Turns:
         for watcher in watchers:
             if not watcher.done():
                 watcher.set_result(None)
+
+    def transcript_changed(self) -> None:
+        """Not by a turn: what has waited for an answer may have nothing to wait for any more."""
+        self.changed()
+        self.go_on()
 
     async def until_stable(self) -> None:
         """Wait until nothing is under way, and nothing waits for an answer."""

@@ -32,7 +32,7 @@ def prepare() -> None:
     _core()
 
 
-def encode(value: object, what: str = "value") -> str:
+def encode(value: object, what: str = "value", depth: int = MAX_DEPTH) -> str:
     """The JSON text of a strict JSON value; a `TypeError` says where anything else stands.
 
     ```python
@@ -44,8 +44,8 @@ def encode(value: object, what: str = "value") -> str:
         assert "snapshot['steps'][1] is a set" in str(error)
     ```
     """
-    if type(value) not in _SCALARS and not _is_strict(value, MAX_DEPTH - 1):
-        _complain(value, what, MAX_DEPTH)
+    if type(value) not in _SCALARS and not _is_strict(value, depth - 1):
+        _complain(value, what, depth)
     core = _core()
     try:
         text: str = core.to_json(value, inf_nan_mode="null").decode()

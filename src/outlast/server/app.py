@@ -28,6 +28,7 @@ from outlast.server.socket import Socket
 logger = logging.getLogger("outlast.server")
 
 REFUSED = 1008  # the close code after which clients do not come back
+TOO_MANY = "too many connections"
 GOING_AWAY = 1012  # the server restarts: come back
 
 Auth = Callable[[HTTPConnection], Any]
@@ -160,10 +161,10 @@ class App:
             if principal is None:
                 refusal = "unauthorized"
             elif self.rooms.count(target.address) >= self.limits.connections_per_agent:
-                refusal = "too many connections"
+                refusal = TOO_MANY
         await socket.accept()
         if refusal is not None:
-            await socket.close(REFUSED, refusal)
+            await socket.close(1013 if refusal is TOO_MANY else REFUSED, refusal)
             return
         connection = Connection(
             socket,

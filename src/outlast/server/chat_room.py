@@ -73,6 +73,7 @@ class ChatRoom:
         self.owners: dict[str, Connection] = {}  # by the requests that they made
         self.continuations: set[str] = set()  # of these requests, those that go on with a message
         self.clearing: Connection | None = None  # who clears, and knows it
+        self._last_told: str | None = None  # the turn whose end was told last
 
     @property
     def live(self) -> Live | None:
@@ -124,8 +125,9 @@ class ChatRoom:
                 self.continuations.add(id)
             case Started():
                 self._follow(notice)
-            case Ended(request_id=id, started=False, end=end, shown=shown):
-                self._end_unstarted(id, end, shown)
+            case Ended(request_id=id):
+                if not self._is_told(id):
+                    self._end_untold(notice)
             case MessageUpdated(message=message):
                 self._room.send(frames.frame(frames.MESSAGE_UPDATED, message=message))
             case TranscriptChanged(shown=shown):
@@ -189,6 +191,7 @@ class ChatRoom:
 
     def _end(self, live: Live, end: TurnEnd) -> None:
         """The transcript first, for whoever hears that the turn is over goes on typing."""
+        self._last_told = live.id
         for connection in self._room.connections:
             if connection.offered == live.id:
                 connection.offered = None
@@ -200,11 +203,16 @@ class ChatRoom:
         self._forget(live.id)
         self._unpark()
 
-    def _end_unstarted(self, id: str, end: TurnEnd, shown: Shown) -> None:
-        responses = Responses(id, continuation=False)
-        self._room.send(frames.messages(shown()))
-        self._room.send(terminal(responses, end, (), ()))
-        self._forget(id)
+    def _is_told(self, id: str) -> bool:
+        """Whether a turn was followed here, to its end or so far."""
+        return id == self._last_told or any(live.id == id for live in self._turns)
+
+    def _end_untold(self, ended: Ended) -> None:
+        """One that never began, or that began in another life and was interrupted."""
+        responses = Responses(ended.request_id, continuation=ended.continuation)
+        self._room.send(frames.messages(ended.shown()))
+        self._room.send(terminal(responses, ended.end, (), ended.message_ids))
+        self._forget(ended.request_id)
         self._unpark()
 
     def _forget(self, id: str) -> None:
@@ -250,7 +258,8 @@ class ChatRoom:
 
     def _is_here(self, owner: Connection) -> bool:
         """Whether this client is still connected, be it with another socket."""
-        return any(each.id == owner.id for each in self._room.connections)
+        mine = (each for each in self._room.connections if each.id == owner.id)
+        return any(not each.is_closing for each in mine)
 
     async def resume(self, connection: Connection, id: str, serving: Serving) -> None:
         """A client wants what it was offered."""

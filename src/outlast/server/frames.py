@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic_core import to_json
+
 from outlast.core import json
 
 IDENTITY = "cf_agent_identity"
@@ -31,7 +33,16 @@ RPC = "rpc"
 def frame(kind: str, **fields: Any) -> str:
     """A frame with these fields; those that are None are left out."""
     shown = {name: value for name, value in fields.items() if value is not None}
-    return json.encode({"type": kind, **shown}, "frame")
+    return encode({"type": kind, **shown})
+
+
+def encode(value: Any) -> str:
+    """The JSON text of something stored, which may stand deeper in a frame than in the store."""
+    try:
+        return json.encode(value, "frame")
+    except TypeError:
+        text: str = to_json(value, inf_nan_mode="null").decode()
+        return text
 
 
 def identity(name: str, agent: str, *, state_follows: bool) -> str:

@@ -30,6 +30,7 @@ from outlast.chat.stream import Stream
 from outlast.core import json
 from outlast.core.errors import OutlastError, RpcRefused, SubmissionConflict
 from outlast.host.host import Host
+from outlast.server.frames import encode
 from outlast.server.limits import Limits
 from outlast.server.requests import read
 from outlast.server.routing import Target
@@ -66,7 +67,7 @@ async def _route(
     if method in ("GET", "HEAD") and rest and rest[-1] == "get-messages":
         shown = agent._serving.shown() if hasattr(agent, "_serving") else []
         return Response(
-            json.encode(shown), media_type="application/json", headers={"cache-control": "no-store"}
+            encode(shown), media_type="application/json", headers={"cache-control": "no-store"}
         )
     if hasattr(agent, "_serving"):
         found = await _chat(host, agent, request, target, limits)
@@ -154,6 +155,11 @@ async def _ask(
         raise Refused(400, "messages is missing.")
     if wanted.problem is not None:
         raise Refused(413, wanted.problem)
+    _check_pending(agent, limits)
+    if not wanted.messages and wanted.regenerates is None:
+        going_on = await _answered(agent, body["messages"], wanted.client_tools)
+        if going_on is not None:
+            return _streamed(host, target, await agent._asking.stream(going_on), going_on.id, 0)
     try:
         entry, _ = await agent._serving.ask(
             wanted.id,
@@ -169,6 +175,42 @@ async def _ask(
     if entry is None:
         raise Refused(409, "Another message is being answered.")
     return _streamed(host, target, await agent._asking.stream(entry), entry.id, 0)
+
+
+async def _answered(agent: Any, shown: list[Any], tools: list[Any] | None) -> Any:
+    """The AI SDK sends the message whose calls it has answered: the request that goes on with it."""
+    last = shown[-1] if shown else None
+    parts = last.get("parts") if isinstance(last, dict) and last.get("role") == "assistant" else ()
+    try:
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict) and isinstance(part.get("toolCallId"), str):
+                await _answered_call(agent, part, tools)
+    except (TypeError, ValueError) as problem:
+        raise Refused(400, str(problem)) from None
+    return next((entry for entry in agent._inbox.open if entry.origin == "auto"), None)
+
+
+async def _answered_call(agent: Any, part: dict[str, Any], tools: list[Any] | None) -> None:
+    """What was answered before stays as it is."""
+    id, error, approval = part["toolCallId"], part.get("errorText"), part.get("approval")
+    match part.get("state"):
+        case "output-available":
+            output = part.get("output")
+            await agent.add_tool_output(id, output, auto_continue=True, client_tools=tools)
+        case "output-error" if isinstance(error, str):
+            await agent.add_tool_output(
+                id, error_text=error, auto_continue=True, client_tools=tools
+            )
+        case "approval-responded" if isinstance(approval, dict):
+            approved, reason = approval.get("approved"), approval.get("reason")
+            if isinstance(approved, bool):
+                why = reason if isinstance(reason, str) else None
+                await agent.add_tool_approval(id, approved, reason=why, auto_continue=True)
+
+
+def _check_pending(agent: Any, limits: Limits) -> None:
+    if len(agent._inbox.open) >= limits.pending:
+        raise Refused(429, "Too many messages wait for an answer.")
 
 
 async def _resume(host: Host, agent: Any, request: Request, target: Target) -> Response:
@@ -273,12 +315,14 @@ async def _submit(agent: Any, request: Request, limits: Limits) -> Response:
     messages = body.get("messages", body.get("message"))
     if messages is None:
         raise Refused(400, "messages is missing.")
+    _check_pending(agent, limits)
     try:
-        made = await agent.submit_messages(
+        made = await agent._serving.submit(
             messages,
-            idempotency_key=request.headers.get("idempotency-key"),
+            key=request.headers.get("idempotency-key"),
             metadata=body.get("metadata"),
             body=body.get("body") if isinstance(body.get("body"), dict) else None,
+            principal=getattr(request.state, "principal", None),
         )
     except SubmissionConflict as error:
         raise Refused(409, str(error)) from None

@@ -89,11 +89,11 @@ class Rooms:
             del self._rooms[room.address]
 
     def __len__(self) -> int:
-        return sum(len(room.connections) for room in self._rooms.values())
+        return sum(map(self.count, self._rooms))
 
     def count(self, address: Address) -> int:
         room = self._rooms.get(address)
-        return 0 if room is None else len(room.connections)
+        return 0 if room is None else sum(not each.is_closing for each in room.connections)
 
     def each(self, do: Callable[[Connection], None]) -> None:
         for room in tuple(self._rooms.values()):

@@ -182,9 +182,12 @@ class Socket:
 
     async def _ask(self, agent: Any, request: Asked) -> None:
         chat, connection = self._room.chat, self._connection
-        if request.problem is not None:
+        problem, waiting = request.problem, agent._inbox
+        if len(waiting.open) >= self._limits.pending and waiting.open_one(request.id) is None:
+            problem = problem or "Too many messages wait for an answer."
+        if problem is not None:
             responses = frames.Responses(request.id, continuation=False)
-            connection.send(responses.error(request.problem))
+            connection.send(responses.error(problem))
             return
         known = chat.owners.get(request.id)
         chat.owners[request.id] = known or connection
@@ -250,17 +253,22 @@ class Socket:
         tools = frame.get("clientTools")
         async with self._chatting() as agent:
             before = agent._inbox.last_seq
-            await agent.add_tool_output(
-                id,
-                frame.get("output"),
-                error_text=(
-                    (error if isinstance(error, str) else "Tool execution denied by user")
-                    if is_error
-                    else None
-                ),
-                auto_continue=frame.get("autoContinue") is True,
-                client_tools=tools if isinstance(tools, list) else None,
-            )
+            try:
+                await agent.add_tool_output(
+                    id,
+                    frame.get("output"),
+                    error_text=(
+                        (error if isinstance(error, str) else "Tool execution denied by user")
+                        if is_error
+                        else None
+                    ),
+                    auto_continue=frame.get("autoContinue") is True,
+                    client_tools=tools if isinstance(tools, list) else None,
+                )
+            except (TypeError, ValueError) as problem:  # too deep, say, or no schema
+                text = str(problem)[:200]
+                logger.warning("%s: a tool's result was refused: %s", self._room.address, text)
+                return
             self._own_continuation(agent, before)
 
     async def _tool_approval(self, frame: dict[str, Any]) -> None:
