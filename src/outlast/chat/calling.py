@@ -436,8 +436,13 @@ class _Running:
         if isinstance(error, ApprovalRequired | CallDeferred):
             if self._call.approved:  # nobody could answer it a second time
                 return CallEnd("failed", error=WAITS_AGAIN)
-            self._turn.stream.attach(*self.ending(CallEnd("failed")))
             self._has_begun = False
+            ledger = self._calls._ledger
+            ended = [ledger.end(self._turn.request_id, self._call.id, "failed")]
+            if self._key is not None:  # it is free for the call that follows the answer
+                self._calls._keyed.ended(self._key, CallEnd("failed"))
+                ended.append(ledger.release(self._key))
+            self._turn.stream.attach(*ended)  # what it has admitted is remembered until then
             is_approval = isinstance(error, ApprovalRequired)
             return self._ask_for_approval() if is_approval else CallEnd("open")
         if isinstance(error, ModelRetry) and _is_timeout_of_toolset(error):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.agent.facts import Facts
@@ -199,7 +200,7 @@ class Interactions:
             raise TypeError(f"tool_call_id is a text, not {call_id!r}")
         work = self._answered(call_id, answer, goes_on, tools)
         found: tuple[Part, str] | None = await asyncio.shield(
-            self._activation.spawn(work, "answer")
+            self._activation.spawn(work, "answer", copy_context())
         )
         return found
 
