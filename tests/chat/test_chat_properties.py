@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -249,7 +249,6 @@ LIVES = st.lists(st.tuples(st.lists(TOGETHER, max_size=6), DEATHS), min_size=1, 
 )
 @given(lives=LIVES)
 def test_any_order_of_everything(lives: list[tuple[list[Together], Death | None]]) -> None:
-    logging.getLogger("outlast").setLevel(logging.CRITICAL)
     world = World()
     model.requests.clear()
     start = START
@@ -297,3 +296,13 @@ def live(
 
 def _fast_folder() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet() -> Iterator[None]:
+    """Deaths are loud."""
+    logger = logging.getLogger("outlast")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(before)

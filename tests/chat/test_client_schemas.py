@@ -303,7 +303,7 @@ async def test_a_second_chat_with_the_same_key_joins_the_first(store_url: str) -
 
         await asyncio.gather(run(1), run(2))
         await run(3)
-        assert ran == [1]
+        assert ran in ([1], [2])  # whichever came first
         assert agent_of(host, Talker)._turns.executors == {}
     assert len(model.requests) == 2
 

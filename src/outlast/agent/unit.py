@@ -157,6 +157,18 @@ class Commits:
             return None
         return await self.hand_over(operations, then)
 
+    async def commit_then(self, operations: list[Operation], then: Callable[[], None]) -> None:
+        """A commit of its own, and `then` when it is durable, also if whoever waits is cancelled.
+
+        Whoever is cancelled gets to know it when the outcome is known: see `Outcome`.
+        """
+        outcome = self.commit(operations)
+        try:
+            await outcome
+        finally:
+            if outcome.done() and outcome.exception() is None:
+                then()
+
     def commit(self, operations: list[Operation]) -> asyncio.Future[tuple[int, ...]]:
         """A commit of its own, whatever block is open. It is handed over now; await its outcome."""
         return self._activation.submit(operations)

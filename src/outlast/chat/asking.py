@@ -22,7 +22,7 @@ from outlast.chat.notices import MessageUpdated, TranscriptChanged
 from outlast.chat.overlap import Concurrency, policy_of
 from outlast.chat.results import Message, Submission, SubmissionStatus, TurnEnd, TurnResult
 from outlast.chat.stream import Stream
-from outlast.chat.transcript import Transcript
+from outlast.chat.transcript import Change, Transcript
 from outlast.chat.turn import Executor, current_turn
 from outlast.chat.turns import Turns
 from outlast.core import json
@@ -261,10 +261,7 @@ class Asking:
                 entry = self._inbox.entry(Request("add", "add", key=key))
                 _, ending = self._inbox.end(entry, "completed", None, None)
                 operations = [self._inbox.acceptance(entry), ending, *operations]
-            await self._commits.write(operations)
-            self._transcript.applied(change)
-        self._activation.tell(TranscriptChanged(self._turns.shown))
-        self._turns.transcript_changed()
+            await self._commits.write(operations, lambda: self._applied(change))
         return [Message(message) for message in new]
 
     async def update(self, message: Any) -> bool:
@@ -282,10 +279,7 @@ class Asking:
             if stored.get("role") != given["role"]:
                 raise ValueError(f"the message {given['id']!r} is one of the {stored.get('role')}")
             change = self._transcript.replacing(given)
-            await self._commits.write(change.operations)
-            self._transcript.applied(change)
-        self._activation.tell(MessageUpdated(given))
-        self._turns.transcript_changed()
+            await self._commits.write(change.operations, lambda: self._applied(change, given))
         return True
 
     async def select(self, id: str) -> bool:
@@ -295,11 +289,19 @@ class Asking:
             leaf = await self._transcript.newest_below(id)
             if leaf is None:
                 return False
-            await self._commits.write(self._transcript.selecting(leaf))
-            await self._transcript.select(leaf)
-        self._activation.tell(TranscriptChanged(self._turns.shown))
-        self._turns.transcript_changed()
+            change = await self._transcript.branching(leaf)
+            if change.operations:
+                await self._commits.write(change.operations, lambda: self._applied(change))
         return True
+
+    def _applied(self, change: Change, message: dict[str, Any] | None = None) -> None:
+        """It is durable; `message`: only this one is not as it was."""
+        self._transcript.applied(change)
+        if message is None:
+            self._activation.tell(TranscriptChanged(self._turns.shown))
+        else:
+            self._activation.tell(MessageUpdated(message))
+        self._turns.transcript_changed()
 
     def _no_block(self, what: str) -> None:
         if self._commits.current() is not None:

@@ -6,9 +6,7 @@ agent go on with the same message, in a turn of its own. All of that is in the c
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.agent.facts import Facts
@@ -48,7 +46,7 @@ class Live(Protocol):
         ...
 
     async def wait(self, id: str) -> Any: ...
-    def go_on(self) -> None: ...
+    def transcript_changed(self) -> None: ...
     def changed(self) -> None: ...
 
 
@@ -192,21 +190,9 @@ class Interactions:
     async def _answer(
         self, call_id: str, answer: Answer, goes_on: bool, tools: list[Any] | None
     ) -> tuple[Part, str] | None:
-        """The part that was answered, and the request that made it; None: nothing was.
-
-        It goes on if whoever answers does not wait.
-        """
+        """The part that was answered, and the request that made it; None: nothing was."""
         if not isinstance(call_id, str):
             raise TypeError(f"tool_call_id is a text, not {call_id!r}")
-        work = self._answered(call_id, answer, goes_on, tools)
-        found: tuple[Part, str] | None = await asyncio.shield(
-            self._activation.spawn(work, "answer", copy_context())
-        )
-        return found
-
-    async def _answered(
-        self, call_id: str, answer: Answer, goes_on: bool, tools: list[Any] | None
-    ) -> tuple[Part, str] | None:
         assert self.turns is not None
         remembering = [] if tools is None else self.remembering({"client_tools": tools})
         async with self._transcript.changing:  # one answer at a time, and no turn ends meanwhile
@@ -224,10 +210,10 @@ class Interactions:
                 message = {**turn.builder.message(), "id": turn.message_id}
                 facts.append(self._facts.operation(OPTED, json.encode(_batch(message))))
             turn.stream.attach(*facts)
+            self.remember(facts)  # now: whoever waits here may be cancelled
             is_over = turn.stream.is_held
             if not is_over:
                 await turn.stream.stored()
-            self.remember(facts)
         if is_over:  # the turn is about to be settled: this is part of it
             await self.turns.wait(turn.request_id)
         self.turns.changed()
@@ -259,15 +245,18 @@ class Interactions:
         operations = [*change.operations, *facts]
         if entry is not None:
             operations += [self._inbox.acceptance(entry)]
-        await self._commits.commit(operations)
-        self._transcript.applied(change)
-        self.remember(facts)
-        self._activation.tell(MessageUpdated(after))
-        if entry is not None:
-            self._inbox.accepted(entry)
-        self.turns.changed()
-        self.turns.go_on()
-        return part, await self._transcript.turn_of(after["id"]) or ""
+        turns = self.turns
+
+        def answered() -> None:
+            self._transcript.applied(change)
+            self.remember(facts)
+            self._activation.tell(MessageUpdated(after))
+            if entry is not None:
+                self._inbox.accepted(entry)
+            turns.transcript_changed()
+
+        await self._commits.commit_then(operations, answered)
+        return part, made_by or ""
 
     def _message_with(self, call_id: str) -> dict[str, Any] | None:
         """The message that holds an open call, which has an approval id if it waits for one."""

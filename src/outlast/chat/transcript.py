@@ -278,13 +278,3 @@ class Transcript:
         agent = self._agent
         found = await self._activation.store.fetch(rows.NEWEST_BELOW, agent, id, agent)
         return found[0][0] if found else None
-
-    def selecting(self, leaf: str) -> list[Operation]:
-        """What makes this message the last one of the path; `select` it then."""
-        return [self._facts.operation(LEAF, json.encode(leaf))]
-
-    async def select(self, leaf: str) -> None:
-        """The window of another branch, once its leaf is stored as the fact."""
-        self._facts.remember(LEAF, json.encode(leaf))
-        self.leaf = leaf
-        await self._load_path()

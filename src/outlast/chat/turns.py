@@ -419,18 +419,26 @@ class Turns:
                 return False
             if entry.state == "accepted":
                 ended, operation = self._inbox.end(entry, "aborted", reason, None)
+
+                def taken_back() -> None:
+                    self._retention.armed()
+                    self._tell(ended, TurnEnd("aborted", None, reason))
+
+                operations = [operation, *self._retention.arm()]
                 try:
-                    await self._commits.commit([operation, *self._retention.arm()])
+                    await self._commits.commit_then(operations, taken_back)
                 except CommitRefused:
                     return False
-                self._retention.armed()
-                self._tell(ended, TurnEnd("aborted", None, reason))
                 return True
-            await self._commits.commit([self._inbox.cancel(entry, reason)])
-            self._inbox.cancelled(entry, reason)
+            recording = [self._inbox.cancel(entry, reason)]
+            await self._commits.commit_then(recording, lambda: self._recorded(entry, reason))
+        return True
+
+    def _recorded(self, entry: EntryRow, reason: str) -> None:
+        """That it is cancelled is durable."""
+        self._inbox.cancelled(entry, reason)
         self._activation.events.emit(events.CancelRecorded, self._agent, entry.id, reason)
         self._stop(entry, reason)
-        return True
 
     def _stop(self, entry: EntryRow, reason: str) -> None:
         if self.running is not None and self.running.entry.seq == entry.seq:
@@ -444,17 +452,17 @@ class Turns:
             running = [entry for entry in self._inbox.open if entry.state == "running"]
             cancels = [self._inbox.cancel(entry, reason) for entry in running]
             skipping = self._inbox.skip_waiting(seq, reason)
-            await self._commits.commit([skipping, *cancels, *self._arm_if_open()])
-            self._retention.armed()
-            for entry in self._inbox.up_to(seq):
-                if entry.state == "accepted":
-                    self._tell(entry, TurnEnd("skipped", None, reason))
-                else:
-                    self._inbox.cancelled(entry, reason)
-                    self._activation.events.emit(
-                        events.CancelRecorded, self._agent, entry.id, reason
-                    )
-                    self._stop(entry, reason)
+
+            def given_up() -> None:
+                self._retention.armed()
+                for entry in self._inbox.up_to(seq):
+                    if entry.state == "accepted":
+                        self._tell(entry, TurnEnd("skipped", None, reason))
+                    else:
+                        self._recorded(entry, reason)
+
+            operations = [skipping, *cancels, *self._arm_if_open()]
+            await self._commits.commit_then(operations, given_up)
 
     async def clear(self) -> None:
         """The same, and nothing is left: no message, on no branch, and no stream."""
@@ -467,21 +475,23 @@ class Turns:
             ending = self._inbox.end_all(seq, reason)
             clearing = (stream_rows.CLEAR, (self._agent,))
             forgetting = self._interactions.forgetting()
-            await self._commits.commit(
-                [ending, *change.operations, clearing, *forgetting, *self._arm_if_open()]
-            )
-            self._retention.armed()
-            self._transcript.applied(change)
-            self._interactions.remember(forgetting)
-            for entry in self._inbox.up_to(seq):
-                outcome: Outcome = "skipped" if entry.state == "accepted" else "aborted"
-                self._tell(entry, TurnEnd(outcome, None, reason))
-                self._stop(entry, reason)
-            if self.live is not None and self._inbox.current(self.live.entry) is None:
-                self.live = None  # nobody can answer what it has left open
-        self.transcript_changed()
-        self._activation.events.emit(events.MessagesCleared, self._agent)
-        self._activation.tell(Cleared())
+
+            def cleared() -> None:
+                self._retention.armed()
+                self._transcript.applied(change)
+                self._interactions.remember(forgetting)
+                for entry in self._inbox.up_to(seq):
+                    outcome: Outcome = "skipped" if entry.state == "accepted" else "aborted"
+                    self._tell(entry, TurnEnd(outcome, None, reason))
+                    self._stop(entry, reason)
+                if self.live is not None and self._inbox.current(self.live.entry) is None:
+                    self.live = None  # nobody can answer what it has left open
+                self._activation.events.emit(events.MessagesCleared, self._agent)
+                self._activation.tell(Cleared())
+                self.transcript_changed()
+
+            operations = [ending, *change.operations, clearing, *forgetting, *self._arm_if_open()]
+            await self._commits.commit_then(operations, cleared)
 
     def _arm_if_open(self) -> list[Operation]:
         return self._retention.arm() if self._inbox.is_busy else []
