@@ -75,16 +75,18 @@ async def test_a_start_whose_look_was_overtaken_by_the_other_start_does_not_wait
     async with hosting(Worker, url=store_url) as host:
         worker = host.get(Worker, "a")
         await worker.done()
-        fetch, looks = host.store.fetch, []
+        fetch, looks, both = host.store.fetch, [], asyncio.Event()
 
         async def slow(query: Query, *arguments: Any) -> list[Any]:
             rows = await fetch(query, *arguments)
-            if query is BY_ID:
+            if query is BY_ID and len(looks) < 2:
                 looks.append(rows)
-                if len(looks) == 2:
-                    await asyncio.sleep(
-                        1
-                    )  # the answer travels; the other fiber is stored meanwhile
+                is_second = len(looks) == 2
+                if is_second:
+                    both.set()
+                await both.wait()  # nothing is stored before both have looked
+                if is_second:
+                    await asyncio.sleep(1)  # the answer travels; the other fiber is stored
             return rows
 
         monkeypatch.setattr(host.store, "fetch", slow)
