@@ -97,7 +97,6 @@ class Calls:
         self.tools = tools
         self._context = context
         self._found: dict[str, Any] = {}  # what the model was offered
-        self._active: Sequence[str] | None = None
 
     async def offered(
         self, active: Sequence[str] | None, context: RunContext[Any] | None = None

@@ -14,7 +14,6 @@ from outlast.chat.overlap import Concurrency
 from outlast.chat.results import Submission, TurnEnd
 from outlast.chat.transcript import Transcript
 from outlast.chat.turns import Turns
-from outlast.core import json
 from outlast.host.activation import Activation
 
 
@@ -149,10 +148,3 @@ class Serving:
             each["role"] == message["role"] == "user" and each["parts"] != message["parts"]
             for each in stored
         )
-
-
-def message_ids(entry: EntryRow) -> tuple[str, ...]:
-    """The messages that a request brought, while it waits."""
-    if entry.messages is None:
-        return ()
-    return tuple(str(message["id"]) for message in json.decode(entry.messages))
