@@ -7,7 +7,7 @@ from everybody else's. Nothing is started or set up per wait, so that watching a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Literal, TypeVar
 
@@ -79,18 +79,10 @@ class Abort:
         return self._reason
 
 
-class Interrupted(Exception):
-    """A watched wait was cut short. Never leaves `outlast`."""
-
-    def __init__(self, cut: Cut) -> None:
-        super().__init__(cut)
-        self.cut: Cut = cut
-
-
 class Watch:
     """Cuts waits short: when an abort is set, or when one takes longer than `patience` seconds."""
 
-    __slots__ = ("_cut", "_forget", "_loop", "_patience", "_since", "_task", "_timer")
+    __slots__ = ("_cuts", "_forget", "_loop", "_patience", "_since", "_task", "_timer")
 
     def __init__(self, abort: Abort | None, patience: float | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -99,33 +91,38 @@ class Watch:
         self._since: float | None = (
             None  # when this wait began; None: it may take as long as it likes
         )
-        self._cut: Cut | None = None
+        self._cuts: list[Cut] = []  # one at most
         self._timer: asyncio.TimerHandle | None = None
         self._forget = abort.listen(lambda: self._interrupt("aborted")) if abort else None
 
-    async def next(self, items: AsyncIterator[T]) -> T:
-        """`anext(items)`, or `Interrupted`."""
-        if self._cut is not None:
-            self._raise_if_cut()
-        task = self._task = asyncio.current_task(self._loop)
-        assert task is not None
-        before = task.cancelling()
-        if self._patience is not None:
-            self.start()
-        try:
-            return await anext(items)
-        except asyncio.CancelledError:
-            if task.cancelling() == before + 1:  # one request only: ours, if we made one
-                self._raise_if_cut()
-            raise
-        finally:
-            self._task = None
-            if self._cut is not None and task.cancelling() > before:
-                task.uncancel()
+    async def over(
+        self, items: AsyncIterator[T], cut_short: Callable[[Cut], Awaitable[None]]
+    ) -> AsyncGenerator[T]:
+        """The items, each of which is waited for. To be read by one task.
 
-    def _raise_if_cut(self) -> None:
-        if self._cut is not None:
-            raise Interrupted(self._cut) from None
+        If a wait is cut short, `cut_short` is told why, and they end there unless it raises.
+        """
+        task = asyncio.current_task(self._loop)
+        assert task is not None
+        while not self._cuts:
+            before = task.cancelling()
+            self._task = task
+            if self._patience is not None:
+                self.start()
+            try:
+                item = await anext(items)
+            except StopAsyncIteration:
+                return
+            except asyncio.CancelledError:
+                if not self._cuts or task.cancelling() != before + 1:
+                    raise  # somebody else's, or theirs too
+                break
+            finally:
+                self._task = None
+                if self._cuts and task.cancelling() > before:
+                    task.uncancel()
+            yield item
+        await cut_short(self._cuts[0])
 
     def start(self) -> None:
         """Patience is measured from now on."""
@@ -155,7 +152,7 @@ class Watch:
         self._timer = self._loop.call_later(left, self._look)
 
     def _interrupt(self, cut: Cut) -> None:
-        if self._cut is None:
-            self._cut = cut
+        if not self._cuts:
+            self._cuts.append(cut)
             if self._task is not None:
                 self._task.cancel()

@@ -58,8 +58,10 @@ class GrowingText:
 
     def more(self, delta: Any) -> MoreText | None:
         """A delta that brings text and nothing else; None for any other."""
-        text: str = getattr(delta, "content_delta", None) or ""
-        encoded = json.encode_text(text) if text and self._is_plain(delta) else None
+        text: str | None = getattr(delta, "content_delta", None)
+        if not text or not self._is_plain(delta):
+            return None
+        encoded = json.encode_text(text)
         if encoded is None:
             return None
         return self._kind, self._id, text, f"{self._prefix}{encoded}}}"
@@ -94,7 +96,10 @@ class GrowingText:
         return (
             getattr(delta, "provider_details", None) is None
             and getattr(delta, self._extra_delta, None) is None
-            and getattr(delta, "provider_name", None) in (None, self._provider_name)
+            and (
+                (name := getattr(delta, "provider_name", None)) is None
+                or name == self._provider_name
+            )
         )
 
     def _learn(self, delta: Any) -> None:

@@ -31,7 +31,7 @@ from outlast.chat.session import Session
 from outlast.chat.tool_parts import is_settled, tool_name
 from outlast.chat.tools import marked_methods
 from outlast.chat.toolset import Tools, definition_of, tools_of
-from outlast.chat.turn import Turn, TurnAborted
+from outlast.chat.turn import BREATHE_AFTER, Turn, TurnAborted
 from outlast.host.activation import Activation
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.tools import ToolDefinition
 
 logger = logging.getLogger("outlast.chat")
 
@@ -106,25 +107,23 @@ async def _prepared(
         prompt = await _with_instructions(said, tools.toolset, context)
         system = with_capabilities(prompt, tuple(offered))
         window = around.session.window(path)
-        shown = TurnContext(
-            request_id=turn.request_id,
-            message_id=turn.message_id,
-            origin=turn.entry.origin,
-            continuation=turn.is_continuation,
-            system=system,
-            messages=to_model_messages(
-                window, instructions=system, cache=around.cache, shorten=True
-            ).messages,
-            model=model,
-            tools={name: each.tool_def for name, each in offered.items()},
-            body=turn.body,
-            signal=turn.abort,
-        )
-        config = await told(agent.before_turn, shown)
-        if config is None:
-            config = TurnConfig()
-        elif not isinstance(config, TurnConfig):
-            raise TypeError(f"before_turn returns a TurnConfig or None, not {config!r}")
+        config = TurnConfig()
+        if is_overridden(agent.before_turn):
+            shown = TurnContext(
+                request_id=turn.request_id,
+                message_id=turn.message_id,
+                origin=turn.entry.origin,
+                continuation=turn.is_continuation,
+                system=system,
+                messages=to_model_messages(
+                    window, instructions=system, cache=around.cache, shorten=True
+                ).messages,
+                model=model,
+                tools={name: each.tool_def for name, each in offered.items()},
+                body=turn.body,
+                signal=turn.abort,
+            )
+            config = _checked(await told(agent.before_turn, shown))
         if config.model is not None:
             model = resolve(config.model)
             context = replace(context, model=model)
@@ -157,6 +156,13 @@ async def _prepared(
         if is_inside:
             await tools.toolset.__aexit__(None, None, None)
         raise
+
+
+def _checked(config: Any) -> TurnConfig:
+    """What `before_turn` has returned."""
+    if config is not None and not isinstance(config, TurnConfig):
+        raise TypeError(f"before_turn returns a TurnConfig or None, not {config!r}")
+    return config or TurnConfig()
 
 
 async def _entered(tools: Tools, context: RunContext[Any]) -> Tools:
@@ -277,7 +283,7 @@ class _Run:
                 else:
                     for chunk in encoder.event(ids.event(event)):
                         turn.emit(chunk)
-                if turn.is_out_of_breath:
+                if turn.said_in_a_row >= BREATHE_AFTER:
                     await turn.breathe()
         if turn.abort.is_set:
             raise TurnAborted
@@ -336,11 +342,16 @@ class _Run:
         from pydantic_ai.models import ModelRequestParameters
 
         active = self.config.active_tools if step.active_tools is None else step.active_tools
-        self.context = replace(
-            self.context, model=model, messages=self.messages, run_step=self.context.run_step + 1
-        )
-        offering = self.calls.offered(active, self.context)
-        definitions = await self.turn.unless_stopped(offering)
+        definitions: list[ToolDefinition] = []
+        if not self.calls.tools.is_empty:
+            self.context = replace(
+                self.context,
+                model=model,
+                messages=self.messages,
+                run_step=self.context.run_step + 1,
+            )
+            offering = self.calls.offered(active, self.context)
+            definitions = await self.turn.unless_stopped(offering)
         parameters = ModelRequestParameters(function_tools=definitions)
         return parameters if output is None else output.asked_of(model, parameters)
 

@@ -14,14 +14,14 @@ import asyncio
 import os
 import random
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from outlast.chat.abort import Abort, Interrupted, Watch
+from outlast.chat.abort import Abort, Cut, Watch
 from outlast.chat.model_answer import (
     AnswersByCall,
     catch_up,
@@ -208,6 +208,7 @@ class ModelStream:
         self._current: StreamedResponse | None = None
         self._left: ModelResponse | None = None  # what had arrived when the reader left
         self._watch: Watch | None = None
+        self._watched: AsyncGenerator[ModelResponseStreamEvent] | None = None
         self._events = self._read()
 
     async def __aenter__(self) -> ModelStream:
@@ -218,21 +219,21 @@ class ModelStream:
     async def __aexit__(self, *_: object) -> None:
         if self._watch is not None:
             self._watch.close()
+        if self._watched is not None:
+            await self._watched.aclose()
         await self._events.aclose()
 
-    def __aiter__(self) -> ModelStream:
-        return self
-
-    async def __anext__(self) -> ModelResponseStreamEvent:
+    def __aiter__(self) -> AsyncIterator[ModelResponseStreamEvent]:
         if self._watch is None:
-            return await anext(self._events)
-        try:
-            return await self._watch.next(self._events)
-        except Interrupted as interrupted:
-            await self._events.aclose()
-            if interrupted.cut == "aborted":
-                await self._cancel_job()
-                raise StopAsyncIteration from None
+            return self._events
+        self._watched = self._watch.over(self._events, self._cut_short)
+        return self._watched
+
+    async def _cut_short(self, cut: Cut) -> None:
+        await self._events.aclose()
+        if cut == "aborted":
+            await self._cancel_job()
+            return
         raise ModelStalled(
             f"the model {self.model.model_name} sent nothing for {self._stall_timeout:g} s",
             response=self.response,

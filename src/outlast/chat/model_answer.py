@@ -140,6 +140,8 @@ class AnswersByCall:
 
     def event(self, event: ModelResponseStreamEvent) -> ModelResponseStreamEvent:
         """The event, about a text if it was about an answer."""
+        if not self._tools:
+            return event
         from pydantic_ai.messages import (
             PartDeltaEvent,
             PartEndEvent,
@@ -148,8 +150,6 @@ class AnswersByCall:
             ToolCallPartDelta,
         )
 
-        if not self._tools:
-            return event
         if isinstance(event, PartStartEvent):
             self._places.discard(event.index)
             if self._is_answer(event.part):

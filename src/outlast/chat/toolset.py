@@ -43,6 +43,7 @@ class Tools:
     toolset: AbstractToolset[Any]
     specs: dict[str, ToolSpec] = field(default_factory=dict)
     external: dict[str, External] = field(default_factory=dict)
+    is_empty: bool = False
 
     async def get(self, context: RunContext[Any]) -> dict[str, Any]:
         """By name. A tool that runs here goes before one of the client that has its name."""
@@ -113,10 +114,11 @@ def tools_of(*sources: Any) -> Tools:
 
     for source in sources:
         take(source)
-    if tools:
+    is_empty = not (tools or toolsets or external)
+    if tools or not toolsets:
         toolsets.insert(0, FunctionToolset(tools))
     one = toolsets[0] if len(toolsets) == 1 else CombinedToolset(toolsets)
-    return Tools(one, specs, {each.name: External(each) for each in external})
+    return Tools(one, specs, {each.name: External(each) for each in external}, is_empty)
 
 
 # --- the client's tools --------------------------------------------------------------------------

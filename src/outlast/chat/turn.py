@@ -20,7 +20,7 @@ from outlast.store.operations import Operation
 
 T = TypeVar("T")
 
-BREATHE_AFTER = 50  # chunks in a row that a model may bring without anybody else getting a word in
+BREATHE_AFTER = 100  # chunks in a row that a model may bring without anybody else getting a word in
 
 current_turn: ContextVar[Turn | None] = ContextVar("outlast_turn", default=None)
 
@@ -75,7 +75,7 @@ class Turn:
         self.following: CaughtUp | None = None  # who is told of each chunk
         self.executor: Executor | None = None  # of the client's tools, if `chat` brought one
         self.waits_for: list[Waiting] = []  # the agents whose turns code inside this one waits for
-        self._since_breath = 0
+        self.said_in_a_row = 0  # chunks; after `BREATHE_AFTER` it is time to `breathe`
 
     @property
     def request_id(self) -> str:
@@ -114,7 +114,7 @@ class Turn:
         self.stream.append(chunk)
         self.stream.attach(*operations)
         self.builder.apply(chunk)
-        self._since_breath += 1
+        self.said_in_a_row += 1
 
     def say(self, kind: str, part_id: str, text: str, chunk: str) -> None:
         """Say more of a text: the same as to `emit` its chunk, which nobody has to decode here."""
@@ -123,16 +123,11 @@ class Turn:
             self.builder.append_text(part_id, text)
         else:
             self.builder.append_reasoning(part_id, text)
-        self._since_breath += 1
-
-    @property
-    def is_out_of_breath(self) -> bool:
-        """Many chunks have come in a row: it is time to `breathe`."""
-        return self._since_breath >= BREATHE_AFTER
+        self.said_in_a_row += 1
 
     async def breathe(self) -> None:
         """Between two chunks: let others work, and wait while the store is far behind."""
-        self._since_breath = 0
+        self.said_in_a_row = 0
         await asyncio.sleep(0)
         await self.stream.room()
 
