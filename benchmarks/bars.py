@@ -101,6 +101,9 @@ def chat_bars(numbers: Numbers) -> Iterator[Bar]:
             share = divided(ours, get(workload, system, "cpu_us"))
             yield Bar(f"{how_many}: CPU of a durable delta against {peer}", share, limit, "x")
     yield Bar("turn at NORMAL", get("w3t", "ours-normal", "wall_ms"), 5, " ms")
+    for effect in ("once", "read"):
+        call = get("w3x", f"ours-{effect}", "cpu_us")
+        yield Bar(f"CPU of a tool call, ten in a step, effect={effect!r}", call, 150, " µs")
     for size in ("20k", "200k"):
         stored = get("w3b", f"ours-{size}", "kept_x")
         yield Bar(f"stored of an answer of {size.upper()}B, in its content", stored, 1.2, "x")

@@ -50,6 +50,7 @@ WORKLOADS = {
     "w3t": "A turn: from the question to the durable end of an answer of one delta",
     "w3b": "What finished turns leave in the store, as a multiple of what was said",
     "w3s": "What a turn asks of the store, after 10 turns of a conversation and after 500",
+    "w3x": "A tool call beside the tool's own work, and beside a call of a tool that does not exist",
     "w5": "A fresh host over a store that knows 100,000 idle agents",
     "import": "Import time in a fresh process, without the interpreter's own start",
 }
@@ -57,7 +58,7 @@ WORKLOADS = {
 
 def jobs() -> list[Job]:
     """All jobs, in the order of the tables."""
-    from benchmarks import chat_floors, floors, imports, ours, ours_chat
+    from benchmarks import chat_floors, floors, imports, ours, ours_chat, ours_tools
     from benchmarks.peers import dbos, langgraph, pydantic_ai, restate
 
     sources = (
@@ -70,6 +71,7 @@ def jobs() -> list[Job]:
         imports,
         ours,
         ours_chat,
+        ours_tools,
     )
     found = [job for source in sources for job in source.JOBS]
     order = list(WORKLOADS)

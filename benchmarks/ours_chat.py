@@ -44,13 +44,13 @@ def chat_class(deltas: int, say: Any = now) -> Any:
     return Chat
 
 
-def host(place: Place, kind: str, chat: Any, clock: Any = None) -> Any:
+def host(place: Place, kind: str, *chats: Any, clock: Any = None) -> Any:
     """A host over the job's store: `full` or `normal` (SQLite's synchronous), or `postgres`."""
     from outlast import Host
 
     path = place.directory / "chat.db"
     store = place.postgres if kind == "postgres" else f"sqlite:///{path}?synchronous={kind}"
-    return Host(agents=[chat], store=store, clock=clock)
+    return Host(agents=chats, store=store, clock=clock)
 
 
 def talking(opened: Any, chat: Any) -> Talk:
@@ -113,7 +113,7 @@ async def stored(answer_bytes: int, place: Place, n: int) -> Metrics:
         for _ in range(n):
             await opened.get(chat, "chat").save_messages(QUESTION)
     ended = used_bytes(path)
-    async with host(place, "normal", chat, Later(AFTER_RETENTION)) as opened:
+    async with host(place, "normal", chat, clock=Later(AFTER_RETENTION)) as opened:
         await opened.until_settled()
     kept = used_bytes(path)
     content = n * (deltas * len(noise()) + len(QUESTION))

@@ -54,6 +54,7 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("at the end", "ended_x", ratios=False),
         Column("after retention", "kept_x", ratios=False),
     ),
+    "w3x": (Column("CPU µs, ten in a step", "cpu_us"), Column("alone", "alone_us")),
     "w3s": tuple(
         Column(f"{title}, {when}", f"{metric}_{suffix}", ratios=False)
         for title, metric in (

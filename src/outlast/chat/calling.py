@@ -12,7 +12,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -315,7 +314,8 @@ class _Running:
         self._has_begun = True
         releases = [] if self._key is None else [calls._ledger.release(self._key)]
         self._turn.stream.attach(*releases, operation)
-        await self._turn.stream.stored()
+        if spec.effect != "read" or self._key is not None:  # that one was read twice is no matter
+            await self._turn.stream.stored()
         if self._turn.abort.is_set:  # it has not run, and that is certain
             return CallEnd("failed", error=STOPPED)
         return await self._run(found, arguments, executor)
@@ -324,7 +324,7 @@ class _Running:
 
     async def _run(self, found: Any, arguments: Any, executor: Any) -> CallEnd:
         activation, turn, call = self._calls._activation, self._turn, self._call
-        context = copy(self._calls._context)  # `replace` takes as long as a commit
+        context = _copied(self._calls._context)
         context.tool_call_id = call.id
         context.tool_name = call.name
         context.tool_call_approved = call.approved
@@ -469,6 +469,13 @@ class _Running:
         if self._spec.effect == "once":
             return CallEnd("unknown", error=UNKNOWN.format(why=why))
         return CallEnd("failed", error=f"{why[0].upper()}{why[1:]}.")
+
+
+def _copied(context: RunContext[Any]) -> RunContext[Any]:
+    """The same as `dataclasses.replace`, or `copy`, each of which takes as long as a commit."""
+    made = object.__new__(type(context))
+    made.__dict__.update(context.__dict__)
+    return made
 
 
 async def reconciled(agent: object, spec: ToolSpec, call: ToolCall) -> CallEnd | None:
