@@ -314,8 +314,7 @@ class _Running:
         self._has_begun = True
         releases = [] if self._key is None else [calls._ledger.release(self._key)]
         self._turn.stream.attach(*releases, operation)
-        if spec.effect != "read" or self._key is not None:  # that one was read twice is no matter
-            await self._turn.stream.stored()
+        await self._turn.stream.stored()
         if self._turn.abort.is_set:  # it has not run, and that is certain
             return CallEnd("failed", error=STOPPED)
         return await self._run(found, arguments, executor)
