@@ -18,8 +18,8 @@ TABLES = ("messages", "inbox", "streams", "facts", "alarms")
 
 
 def talker(model: Any, **members: Any) -> type[Any]:
-    """A class of chat agents with this model."""
-    return type("Talker", (Think,), {"model": model, **members})
+    """A class of chat agents with this model. Interrupted turns are over, unless it says otherwise."""
+    return type("Talker", (Think,), {"model": model, "chat_recovery": False, **members})
 
 
 def answering(*answers: Answer, **options: Any) -> ScriptedModel:

@@ -33,6 +33,8 @@ pytestmark = pytest.mark.virtual_time
 class Clerk(Think):
     """Pays, if it is allowed to; its hooks and its tools note what they are told."""
 
+    chat_recovery = False
+
     log: list[Any] = []
 
     @tool(needs_approval=True)

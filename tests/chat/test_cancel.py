@@ -33,6 +33,8 @@ SLOW = Step.text("one two three four", delay=1)
 class Worker(Think):
     """Its tool takes its time, and notes how it ended."""
 
+    chat_recovery = False
+
     log: list[str] = []
 
     @tool

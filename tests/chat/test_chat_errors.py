@@ -25,6 +25,8 @@ SO_FAR = Step.text("So far ")
 class Judged(Think):
     """Notes what it is told of failures, and says about them what the test says."""
 
+    chat_recovery = False
+
     model = answering("Hello")
     log: list[Any] = []
     kind: Any = None

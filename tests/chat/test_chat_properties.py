@@ -68,6 +68,7 @@ model = Jealous(answer, repeat=True)
 
 
 class Talker(Think):
+    chat_recovery = False
     model = model
 
     async def follow(self, request: str) -> AsyncIterator[tuple[int, str]]:

@@ -22,6 +22,8 @@ Act = Callable[["Told", Any, int], Awaitable[None]]
 class Told(Think):
     """Its hook notes every answer, and then does what the test says."""
 
+    chat_recovery = False
+
     log: list[Any] = []
     runs: dict[str, int] = {}
     act: Act | None = None

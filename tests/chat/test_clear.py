@@ -32,6 +32,8 @@ EMPTY = {"messages": 0, "streams": 0}
 class Cleared(Think):
     """Can be cleared at any point of a turn."""
 
+    chat_recovery = False
+
     at: asyncio.Event
 
     async def before_turn(self, context: Any) -> TurnConfig | None:

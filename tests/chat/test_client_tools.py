@@ -45,6 +45,8 @@ SLOW = calls("locate") + Step.text("one two three. ", delay=1)  # and goes on ta
 class Counting(Think):
     """Has a tool of its own, which takes a while."""
 
+    chat_recovery = False
+
     ran: list[str] = []
 
     @tool(effect="read")

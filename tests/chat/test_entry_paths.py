@@ -323,6 +323,7 @@ async def test_each_turn_has_the_body_that_it_was_asked_with(store_url: str) -> 
     seen: list[Any] = []
 
     class Curious(Think):
+        chat_recovery = False
         model = answering(Step.text("one two", delay=1))
 
         async def before_turn(self, context: Any) -> TurnConfig | None:

@@ -34,6 +34,8 @@ TOLD = ("on_chunk", "after_tool_call", "on_step_finish", "on_chat_response")  # 
 class Troubled(Think):
     """One of its hooks, named by the test, does what the test says."""
 
+    chat_recovery = False
+
     hook = ""
     times: int | None = None  # how often it does that; None: each time
     does: Callable[[Any], Awaitable[Any]] | None = None

@@ -50,6 +50,8 @@ def looking(messages: list[ModelMessage]) -> str | Step:
 class Looking(Think):
     """Its hooks note that they were called."""
 
+    chat_recovery = False
+
     log: list[tuple[str, Any]] = []
 
     @tool(effect="read")

@@ -93,6 +93,7 @@ model = Jealous(answer, repeat=True)
 
 
 class Talker(Think):
+    chat_recovery = False
     model = model
 
     @tool(needs_approval=True)

@@ -41,6 +41,8 @@ def _nothing_has_happened() -> None:
 class Assistant(Think):
     """Looks at the weather, and pays if it may."""
 
+    chat_recovery = False
+
     max_retries = 0
     system_prompt = "Be brief."
 

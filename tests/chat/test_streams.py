@@ -272,6 +272,8 @@ async def test_readers_of_a_turn_that_somebody_else_has_ended_wait_for_that_end(
 class Following(Think):
     """An agent whose streams can be read by anybody."""
 
+    chat_recovery = False
+
     async def follow(self, request: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:
         entry = await self._inbox.get(request)
         assert entry is not None
@@ -378,6 +380,7 @@ async def test_while_a_commit_is_held_up_nothing_of_it_is_shown(postgres_url: st
     go_on = asyncio.Event()
 
     class Held(Think):
+        chat_recovery = False
         model = ScriptedModel("First second.")
 
         async def before_turn(self, context: Any) -> None:
@@ -413,6 +416,7 @@ async def test_a_chunk_of_any_size_is_stored_and_shown(store_url: str) -> None:
     huge = "x" * 3_000_000
 
     class Talker(Think):
+        chat_recovery = False
         model = ScriptedModel(
             Step.text(chunks=["a", huge, "b"]) + Step.call("fetch", {"of": huge}, id="c1"), "Done."
         )

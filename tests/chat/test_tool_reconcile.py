@@ -73,6 +73,8 @@ every_name = pytest.mark.parametrize("named", NAMED)
 class Clerk(Think):
     """Its tool takes too long, or dies."""
 
+    chat_recovery = False
+
     lives: Lives | None = None
 
     find = method

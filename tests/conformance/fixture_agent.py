@@ -208,7 +208,7 @@ class FixtureAgent(Think):
 
     @rpc
     async def setRecovering(self, recovering: bool) -> bool:
-        self._serving.set_recovering(recovering)
+        self._turns.set_recovering("a request" if recovering else None)
         return True
 
     @rpc

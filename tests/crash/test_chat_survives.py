@@ -74,6 +74,7 @@ model = ScriptedModel.answering(answer)
 
 
 class Talker(Think):
+    chat_recovery = False
     model = model
 
     @tool(effect="read")

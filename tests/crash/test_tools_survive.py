@@ -54,6 +54,7 @@ model = ScriptedModel.answering(answer)
 
 
 class Clerk(Think):
+    chat_recovery = False
     model = model
 
     @tool

@@ -520,6 +520,9 @@ class Agent:
         await self._schedules.set_right()
         await asyncio.shield(self._recovery.scan_soon())
 
+    async def _interrupting(self, cause: str) -> None:
+        """Fibers do not ask why they were interrupted."""
+
     def _leave(self, reason: Exception) -> None:
         self._managed.leave()
         this = asyncio.current_task()

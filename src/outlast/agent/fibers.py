@@ -358,6 +358,12 @@ class Fibers:
 
     # --- the fiber around the running code -------------------------------------------------------
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the running code belongs to a fiber of this agent."""
+        fiber = _current.get()
+        return fiber is not None and fiber.fibers is self
+
     def current(self) -> Fiber:
         """The fiber of this agent that the running code belongs to."""
         fiber = _current.get()

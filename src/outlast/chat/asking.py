@@ -147,7 +147,7 @@ class Asking:
             stream = await self.stream(entry)
             forget = self._linked(entry, signal)
             try:
-                async for _, chunk in stream.read():
+                async for _, chunk in stream.read(leaves=True):
                     await _told(callback, "on_event", chunk)
             finally:
                 forget()

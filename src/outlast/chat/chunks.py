@@ -68,7 +68,8 @@ class Encoder:
 
     def __init__(self, *, send_reasoning: bool = True) -> None:
         self._send_reasoning = send_reasoning
-        self._step = 0
+        self._step = "0"
+        self._left: str | None = None  # the text that an earlier attempt has left open
         self._open: dict[int, GrowingPart] = {}
         self._ended: dict[int, GrowingPart] = {}
         self._slots = 0  # model parts that this step has shown so far
@@ -87,13 +88,22 @@ class Encoder:
 
     def start_step(self, step: int) -> str:
         """A request to the model begins; `step` makes the ids of its parts and must not repeat."""
-        self._step = step
+        self._step = str(step)
         self._forget()
         return '{"type":"start-step"}'
 
+    def resume_step(self, label: str, open_text: str | None, slots: int) -> None:
+        """Go on in a step that an earlier attempt began, with the text that it left open if there is one.
+
+        The label makes the ids of the parts that are new; `slots` model parts were shown already.
+        """
+        self._forget()
+        self._step, self._left, self._slots = label, open_text, slots
+
     def end_response(self) -> list[str]:
         """The model's stream is complete: ends what is open. Call it before any tool runs."""
-        chunks = [chunk for part in self._open.values() for chunk in part.end(None)]
+        chunks = self._left_alone()
+        chunks += [chunk for part in self._open.values() for chunk in part.end(None)]
         self._ended.update(self._open)
         self._open.clear()
         return chunks
@@ -144,7 +154,8 @@ class Encoder:
 
     def close(self) -> list[str]:
         """Ends what a stream that broke off left open: half a call becomes a failed one."""
-        chunks = [chunk for part in self._open.values() for chunk in part.broken()]
+        chunks = self._left_alone()
+        chunks += [chunk for part in self._open.values() for chunk in part.broken()]
         self._forget()
         return chunks
 
@@ -234,6 +245,11 @@ class Encoder:
             return chunks  # a part that was shown as complete is not shown twice
         kind = getattr(part, "part_kind", None)
         begun: GrowingPart
+        if kind == "text" and self._left is not None:
+            resumed = GrowingText("text", self._left, self._slots - 1)
+            self._left, self._open[index] = None, resumed
+            return chunks + resumed.begin(part)[1:]  # it has begun
+        chunks += self._left_alone()
         if kind == "text" or (kind == "thinking" and self._send_reasoning):
             name = f"s{self._step}-{index}" + ("" if again is None else "-again")
             begun = GrowingText("text" if kind == "text" else "reasoning", name, self._slots)
@@ -252,6 +268,11 @@ class Encoder:
         self._open[index] = begun
         self._slots += 1
         return chunks + begun.begin(part)
+
+    def _left_alone(self) -> list[str]:
+        """Ends the text of an earlier attempt that nothing was added to."""
+        left, self._left = self._left, None
+        return [] if left is None else [encoded({"type": "text-end", "id": left})]
 
     def _reopened(self, index: int) -> GrowingPart | None:
         """More of a text that was ended already: shown as a part that says which one it continues."""
@@ -282,6 +303,7 @@ class Encoder:
         self._ended.clear()
         self._call_slots.clear()
         self._slots = 0
+        self._left = None
 
 
 def _usage(usage: object) -> dict[str, int]:

@@ -70,6 +70,88 @@ class TranscriptRepaired(ChatEvent):
     tool_call_ids: tuple[str, ...]
 
 
+# --- recovery ------------------------------------------------------------------------------------
+
+
+class RecoveryEvent(ChatEvent):
+    """What is counted of an interrupted turn."""
+
+    attempt: int  # in a row without progress
+    max_attempts: int
+    recovery_kind: str  # retry or continue
+
+
+class RecoveryDetected(RecoveryEvent):
+    """A turn was interrupted for the first time."""
+
+    name = "chat:recovery:detected"
+    severity = "warning"
+
+
+class RecoveryAttempt(RecoveryEvent):
+    """It is looked at once more."""
+
+    name = "chat:recovery:attempt"
+    severity = "warning"
+
+
+class RecoveryExhausted(RecoveryEvent):
+    """It is given up."""
+
+    name = "chat:recovery:exhausted"
+    severity = "error"
+    reason: str
+
+
+class RecoveryDecided(ChatEvent):
+    """What becomes of it; `row` is the one of the decision table that fits."""
+
+    name = "chat:recovery:decision"
+    row: int
+    cause: str
+    action: str
+    why: str
+
+
+class RecoveryScheduled(ChatEvent):
+    """It goes on; that is durable."""
+
+    name = "chat:recovery:scheduled"
+    recovery_kind: str
+    delay_ms: int = 0
+
+
+class RecoveryCompleted(ChatEvent):
+    """It has come to its end after all."""
+
+    name = "chat:recovery:completed"
+
+
+class RecoverySkipped(ChatEvent):
+    """There was nothing to go on with, or somebody did not want it."""
+
+    name = "chat:recovery:skipped"
+    reason: str
+
+
+class RecoveryFailed(ChatEvent):
+    """A hook raised, or the attempt has failed for good."""
+
+    name = "chat:recovery:failed"
+    severity = "error"
+    reason: str
+
+
+class BootDegraded(Event):
+    """The agent died several times while it was starting: it starts without taking up its turns."""
+
+    name = "chat:onstart:degraded"
+    channel = "chat"
+    severity = "error"
+    step: str
+    error: str
+
+
 class HydrationWindowed(Event):
     """Only the last part of the conversation fits into memory."""
 

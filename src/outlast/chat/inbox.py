@@ -42,6 +42,7 @@ class Inbox:
         self._agent = activation.address.text
         self._commits = commits
         self._last_seq = 0
+        self.loaded_seq = 0  # of what was accepted last before this activation
         self._last_ended = 0
         self.last_failed: str | None = None  # the request that ended last, if it failed
         self._open: dict[int, EntryRow] = {}  # in the order of seq
@@ -52,7 +53,7 @@ class Inbox:
         """Read what is open, once per activation."""
         fetch = self._activation.store.fetch
         found = await fetch(rows.LAST_SEQ, self._agent)
-        self._last_seq = found[0][0] if found else 0
+        self._last_seq = self.loaded_seq = found[0][0] if found else 0
         if found:
             for values in await fetch(rows.OPEN, self._agent):
                 self._open[values[0]] = EntryRow(*values)
@@ -236,6 +237,10 @@ class Inbox:
             started_at=now,
         )
         return running, (rows.CLAIM, (self._agent, entry.seq, under, message_id, now))
+
+    def resume(self, entry: EntryRow) -> tuple[EntryRow, Operation]:
+        """The entry as it will be when its turn is tried once more, and the operation that makes it so."""
+        return replace(entry, attempt=entry.attempt + 1), (rows.RESUME, (self._agent, entry.seq))
 
     def claimed(self, entry: EntryRow) -> None:
         self._open[entry.seq] = entry

@@ -123,6 +123,21 @@ CLAIM = Statement(
     expect=True,
 )
 
+RESUME = Statement(
+    "inbox resume",
+    sqlite="""
+        UPDATE inbox SET attempt = attempt + 1
+        WHERE agent = ?1 AND seq = ?2 AND state = 'running'
+    """,
+    postgres="""
+        UPDATE inbox SET attempt = inbox.attempt + 1 FROM {rows}
+        WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.state = 'running'
+    """,
+    columns=[("agent", "text"), ("seq", "bigint")],
+    key=2,
+    expect=True,
+)
+
 CANCEL = Statement(
     "inbox cancel",
     sqlite="""

@@ -35,9 +35,18 @@ async def close_calls(
     stream: Stream,
     ledger: Ledger,
     activation: Activation,
+    *,
+    once: bool = False,
 ) -> None:
-    """Give each call that had begun an outcome: what it is, or that nobody knows."""
-    begun = [row for row in await ledger.of_turn(entry.id) if row.state == "begun"]
+    """Give each call that had begun an outcome: what it is, or that nobody knows.
+
+    `once`: only those that may not be made again; the others are about to be.
+    """
+    begun = [
+        row
+        for row in await ledger.of_turn(entry.id)
+        if row.state == "begun" and (row.effect == "once" or not once)
+    ]
     if not begun:
         return
     specs = await _specs(agent)

@@ -24,8 +24,10 @@ from outlast.chat.hooks import (
 from outlast.chat.keyed import KeyedCalls
 from outlast.chat.ledger import Ledger
 from outlast.chat.model import open_stream, resolve
+from outlast.chat.model_errors import is_passing
 from outlast.chat.model_settings import model_settings
 from outlast.chat.output import OutputType
+from outlast.chat.partial import Partial
 from outlast.chat.prompt import with_capabilities
 from outlast.chat.session import Session
 from outlast.chat.tool_parts import is_settled, tool_name
@@ -106,7 +108,7 @@ async def _prepared(
         said = await told(agent.get_system_prompt) if said is None else said
         prompt = await _with_instructions(said, tools.toolset, context)
         system = with_capabilities(prompt, tuple(offered))
-        window = around.session.window(path)
+        window = _resumed(turn, around.session.window(path))
         config = TurnConfig()
         if is_overridden(agent.before_turn):
             shown = TurnContext(
@@ -156,6 +158,15 @@ async def _prepared(
         if is_inside:
             await tools.toolset.__aexit__(None, None, None)
         raise
+
+
+def _resumed(turn: Turn, window: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The conversation, with what an earlier attempt has said; or as a hook wants it to be."""
+    if turn.chain is not None:
+        return list(turn.chain)
+    if turn.resumed is None or turn.is_continuation:
+        return window
+    return [*window, turn.builder.message()]
 
 
 def _checked(config: Any) -> TurnConfig:
@@ -211,14 +222,25 @@ class _Run:
         most = config.max_steps or self.agent.max_steps or MAX_STEPS
         first = _steps_of(turn.begun)
         done: list[Step] = []
-        # What goes on with a message keeps it; a start with an id begins the message anew.
-        turn.emit(encoder.start(None if turn.is_continuation else turn.message_id))
+        resumes = False  # in the middle of a step
+        if turn.resumed is None:
+            # What goes on with a message keeps it; a start with an id begins the message anew.
+            turn.emit(encoder.start(None if turn.is_continuation else turn.message_id))
         turn.stage = "stream"
         try:
-            await self._call_approved(first)
+            if turn.resumed is None:
+                await self._call_approved(first)
+            else:
+                if not await self._call_left(turn.resumed):
+                    self._finish("tool_call")
+                    return
+                resumes = self._resume_step(turn.resumed, output)
+                most -= turn.resumed.steps - first - resumes
+                first = turn.resumed.steps - resumes
             self.messages = self._conversation()
             while True:
-                turn.emit(encoder.start_step(first + len(done) + 1))
+                if not resumes or done:
+                    turn.emit(encoder.start_step(first + len(done) + 1))
                 response = await self._ask(output, done)
                 called = response.tool_calls
                 ends = await self._call(called, len(done)) if called else []
@@ -234,14 +256,58 @@ class _Run:
                     break
                 if any(condition(done) for condition in config.stop_conditions()):
                     break
-        except BaseException:
+        except BaseException as failure:
+            if is_passing(failure):  # somebody may want to go on in the middle of it
+                turn.loose_ends = encoder.close
+                raise
             for chunk in encoder.close():
                 turn.emit(chunk)
             raise
         if output is not None:
             turn.output = output.value_of(response)
-        turn.stream.hold()  # a stream that is whole is that of a turn that has ended
-        turn.emit(encoder.finish(response.finish_reason, self.usage))
+        self._finish(response.finish_reason)
+
+    def _finish(self, reason: str | None) -> None:
+        self.turn.stream.hold()  # a stream that is whole is that of a turn that has ended
+        self.turn.emit(self.encoder.finish(reason, self.usage))
+
+    # --- after an interruption -------------------------------------------------------------------
+
+    async def _call_left(self, partial: Partial) -> bool:
+        """Make the calls that have not been made, or may be made again. False: others have to answer some."""
+        turn, parts = self.turn, partial.calls
+        turn.open_calls |= {
+            part["toolCallId"] for part in parts if part.get("state") == "approval-requested"
+        }
+        left = [
+            Called(part["toolCallId"], name, part.get("input"), approved=is_approved(part))
+            for part in parts
+            if (name := tool_name(part)) is not None
+            and (part.get("state") == "input-available" or is_unfinished(part) or is_approved(part))
+        ]
+        if left:
+            await turn.unless_stopped(self.calls.offered(self.config.active_tools))
+            await self.calls.run(left, self._conversation(), max(0, partial.steps - 1))
+            await turn.stream.stored()
+        if turn.abort.is_set:
+            raise TurnAborted
+        if partial.is_step_open and partial.last_calls:
+            partial.is_step_open = False
+            for chunk in self.encoder.finish_step():
+                turn.emit(chunk)
+        return not turn.open_calls
+
+    def _resume_step(self, partial: Partial, output: OutputType | None) -> bool:
+        """Go on in the middle of a step, if it broke off there."""
+        if not partial.is_step_open:
+            return False
+        open_text, slots = partial.open_text, len(partial.last_step)
+        if output is not None:  # half an answer of a type is none
+            self.turn.emit('{"type":"reset-step"}')
+            open_text, slots = None, 0
+        label = f"{partial.steps}a{self.turn.entry.attempt}"
+        self.encoder.resume_step(label, open_text, slots)
+        return True
 
     # --- the model -------------------------------------------------------------------------------
 
@@ -249,7 +315,7 @@ class _Run:
         if self.config.messages is not None:
             return list(self.config.messages)
         window = self.window
-        if self.turn.is_continuation:
+        if self.turn.chain is None and (self.turn.is_continuation or self.turn.resumed is not None):
             window = [*window[:-1], self.turn.builder.message()]
         return to_model_messages(
             window, instructions=self.system, cache=self.cache, shorten=True
@@ -427,6 +493,11 @@ def is_approved(part: dict[str, Any]) -> bool:
         and isinstance(approval, dict)
         and approval.get("approved") is True
     )
+
+
+def is_unfinished(part: dict[str, Any]) -> bool:
+    """Whether all that came of this call is what it has shown on its way."""
+    return part.get("state") == "output-available" and part.get("preliminary") is True
 
 
 def _steps_of(message: dict[str, Any] | None) -> int:

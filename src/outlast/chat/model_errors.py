@@ -112,6 +112,14 @@ class ModelStalled(ModelFailed):
         super().__init__(message, kind="stalled", response=response)
 
 
+_PASSING = ("stalled", "connection", "truncated", "overloaded")
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether a model was lost on the way, and may be there again at once: its answer can be gone on with."""
+    return isinstance(error, ModelFailed) and error.kind in _PASSING
+
+
 def kind_of(error: BaseException) -> Kind:
     """What kind of failure this is, whoever raised it.
 

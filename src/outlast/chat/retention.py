@@ -6,7 +6,7 @@ Only turns that have ended are touched. One alarm per agent, set in the commit o
 from __future__ import annotations
 
 from outlast.agent.unit import Commits
-from outlast.chat import ledger, stream_rows, traces
+from outlast.chat import incidents, ledger, stream_rows, traces
 from outlast.host.activation import Activation
 from outlast.host.alarms import alarm, alarm_by
 from outlast.store.operations import BulkStatement, Operation, Query
@@ -62,6 +62,7 @@ class Retention:
                 (stream_rows.EXPIRE, (self._agent, due)),
                 (ledger.EXPIRE, (self._agent, due, now - KEEP_ENTRIES)),
                 (traces.EXPIRE, (self._agent,)),
+                (incidents.EXPIRE, (self._agent, now - incidents.KEEP)),
                 (_FORGET, (self._agent, now - KEEP_ENTRIES)),
                 alarm(self._agent, ALARM, at),
             ]

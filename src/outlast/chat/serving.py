@@ -9,7 +9,7 @@ from outlast.chat.asking import Asking, check_text, submission
 from outlast.chat.inbox import Inbox, Request
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.messages import to_messages
-from outlast.chat.notices import Recovering, Started
+from outlast.chat.notices import Started
 from outlast.chat.overlap import Concurrency
 from outlast.chat.results import Submission, TurnEnd
 from outlast.chat.transcript import Transcript
@@ -51,7 +51,6 @@ class Serving:
         self._transcript = transcript
         self._turns = turns
         self._asking = asking
-        self._recovering = False
 
     def shown(self) -> list[dict[str, Any]]:
         """What clients see: the stored path, and what was accepted and is not part of it yet."""
@@ -69,13 +68,7 @@ class Serving:
         waiting = [entry.id for entry in self._inbox.open if entry.id != running]
         is_failed = not waiting and bool(self._transcript.path)  # not after a clear
         failed = self._inbox.last_failed if is_failed else None
-        return Situation(started, waiting, failed, self._recovering)
-
-    def set_recovering(self, recovering: bool, request_id: str | None = None) -> None:
-        """Tell clients that an interrupted turn is about to go on, or that this is over."""
-        if recovering != self._recovering:
-            self._recovering = recovering
-            self._activation.tell(Recovering(recovering, request_id))
+        return Situation(started, waiting, failed, self._turns.recovering is not None)
 
     async def stored(self, id: str) -> StoredTurn | None:
         """A request that has ended; None: it is not known, or has not."""

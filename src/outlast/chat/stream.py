@@ -60,6 +60,7 @@ class Stream:
         self._held = False
         self._failure: Exception | None = None  # of a write, which nobody was shown anything of
         self._readers: list[asyncio.Future[None]] = []
+        self._interruptions = 0
         self._loop = asyncio.get_running_loop()
 
     # --- writing ---------------------------------------------------------------------------------
@@ -189,10 +190,18 @@ class Stream:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    async def read(self, after: int = 0) -> AsyncIterator[tuple[int, str]]:
-        """Each chunk with its seq, from `after` on: first what is stored, then what comes."""
+    def interrupt(self) -> None:
+        """The attempt has ended, and the turn has not: those who do not want to wait for more leave."""
+        self._interruptions += 1
+        self._tell()
+
+    async def read(self, after: int = 0, *, leaves: bool = False) -> AsyncIterator[tuple[int, str]]:
+        """Each chunk with its seq, from `after` on: first what is stored, then what comes.
+
+        `leaves`: not what comes after an interruption.
+        """
         at = max(0, after)
-        async for chunks in self._grown(at):
+        async for chunks in self._grown(at, leaves):
             for chunk in chunks:
                 if chunk:
                     yield at, chunk
@@ -211,7 +220,8 @@ class Stream:
             if shown := [chunk for chunk in chunks if chunk]:
                 yield shown
 
-    async def _grown(self, at: int) -> AsyncIterator[list[str]]:
+    async def _grown(self, at: int, leaves: bool = False) -> AsyncIterator[list[str]]:
+        interruptions = self._interruptions
         while True:
             if at < len(self.chunks):
                 chunks = self.chunks[at:]
@@ -219,6 +229,8 @@ class Stream:
                 yield chunks
                 continue
             if self.end is not None or self._closed:
+                return
+            if leaves and self._interruptions > interruptions:
                 return
             changed = self._loop.create_future()
             self._readers.append(changed)

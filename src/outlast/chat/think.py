@@ -31,12 +31,20 @@ from outlast.chat.inbox import Inbox, Request
 from outlast.chat.interactions import Interactions
 from outlast.chat.overlap import Concurrency, policy_of
 from outlast.chat.prompt import DEFAULT
+from outlast.chat.recovery import (
+    ChatRecovery,
+    ChatRecoveryContext,
+    ChatRecoveryOptions,
+    RecoveryBootEvent,
+    RecoveryBootResult,
+    recovery_of,
+)
 from outlast.chat.responses import Responses
 from outlast.chat.results import Message, Submission, SubmissionStatus, TurnResult
 from outlast.chat.serving import Serving
 from outlast.chat.session import Session
 from outlast.chat.transcript import Transcript
-from outlast.chat.turn import Executor
+from outlast.chat.turn import Executor, current_turn
 from outlast.chat.turns import Turns
 from outlast.host.activation import Activation
 from outlast.store.operations import Query
@@ -72,6 +80,7 @@ class Think(Agent):
     max_retries: int = MAX_RETRIES  # of a request that failed before anything of its answer came
     send_reasoning: bool = True
     message_concurrency: Concurrency = "queue"
+    chat_recovery: bool | ChatRecovery = True  # of turns that are interrupted
     chat_stream_stall_timeout: float | timedelta | None = None  # seconds; None or 0: off
     telemetry: Any = None  # Pydantic AI's InstrumentationSettings; None: as that is set up
 
@@ -84,6 +93,7 @@ class Think(Agent):
     def _attach(self, activation: Activation) -> None:
         super()._attach(activation)
         policy_of(self.message_concurrency)  # a misspelt one is told now
+        recovery_of(self.chat_recovery)
         commits = self._commits
         self._inbox = inbox = Inbox(activation, commits)
         self._transcript = transcript = Transcript(activation, self._facts)
@@ -173,6 +183,14 @@ class Think(Agent):
         self, error: Exception, context: ChatErrorContext
     ) -> ChatErrorClassification | None:
         """Called before `on_chat_error`: what kind of failure this is, if you know."""
+        return None
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> ChatRecoveryOptions | None:
+        """A turn was interrupted: whether what it had said is kept, and whether it goes on."""
+        return None
+
+    async def on_recovery_boot(self, event: RecoveryBootEvent) -> RecoveryBootResult | None:
+        """A turn was interrupted in the middle of its answer: asked first, about the whole conversation."""
         return None
 
     def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any] | None:
@@ -494,6 +512,17 @@ class Think(Agent):
             tool_call_id, approved, reason=reason, goes_on=auto_continue
         )
 
+    async def stash(self, data: Any) -> None:
+        """Remember something for `on_fiber_recovered`, or in a turn for `on_chat_recovery`.
+
+        Durable when it returns. In a turn, it is what `recovery_data` is if the turn is interrupted.
+        """
+        turn = current_turn.get()
+        if turn is None or not turn.is_running or self._fibers.is_inside:
+            await super().stash(data)
+            return
+        await self._turns.stash(turn, data)
+
     async def has_pending_interaction(self) -> bool:
         """Whether a call waits for the client, or for an approval."""
         return bool(self._interactions.pending)
@@ -513,8 +542,9 @@ class Think(Agent):
 
     async def _prepare(self) -> None:
         await super()._prepare()
-        await self._transcript.load()
         await self._inbox.load()
+        await self._turns.begin_boot()
+        await self._transcript.load()
         if self._responses is not None:
             await self._responses.load()
         session = await told(self.configure_session, Session())
@@ -533,6 +563,10 @@ class Think(Agent):
             await asyncio.shield(self._activation.spawn(self._turns.sweep(), "retention"))
         else:
             await super()._wake(source)
+
+    async def _interrupting(self, cause: str) -> None:
+        await super()._interrupting(cause)
+        await self._turns.mark(cause)
 
     def _leave(self, reason: Exception) -> None:
         self._turns.leave(reason)

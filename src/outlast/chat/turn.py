@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from outlast.chat.abort import Abort
 from outlast.chat.hooks import ChatErrorStage
 from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.partial import Partial
 from outlast.chat.reducer import MessageBuilder
 from outlast.chat.stream import Stream
 from outlast.chat.tool_parts import tool_name
@@ -75,6 +76,11 @@ class Turn:
         self.following: CaughtUp | None = None  # who is told of each chunk
         self.executor: Executor | None = None  # of the client's tools, if `chat` brought one
         self.waits_for: list[Waiting] = []  # the agents whose turns code inside this one waits for
+        self.resumed: Partial | None = (
+            None  # what an earlier attempt has said, if it is gone on with
+        )
+        self.chain: Sequence[dict[str, Any]] | None = None  # the conversation, if a hook has set it
+        self.loose_ends: Callable[[], list[str]] = list  # what ends the parts that are still open
         self.said_in_a_row = 0  # chunks; after `BREATHE_AFTER` it is time to `breathe`
 
     @property

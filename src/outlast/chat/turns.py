@@ -8,34 +8,38 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from outlast.agent.unit import Commits
-from outlast.chat import events, stream_rows, traces
+from outlast.chat import events, incidents, stream_rows, traces
 from outlast.chat.chunks import Encoder
 from outlast.chat.claims import Claims
-from outlast.chat.failures import Judging, judged
+from outlast.chat.failures import judged
 from outlast.chat.following import Following
 from outlast.chat.history import HistoryCache
 from outlast.chat.hooks import is_overridden
 from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import EntryRow, Outcome
 from outlast.chat.interactions import AUTO, Interactions
-from outlast.chat.interrupted import close_calls
 from outlast.chat.keyed import KeyedCalls
 from outlast.chat.ledger import Ledger
-from outlast.chat.loop import Answering, Surroundings, answer
+from outlast.chat.loop import Surroundings
+from outlast.chat.loop import answer as answered
 from outlast.chat.messages import sanitised
-from outlast.chat.notices import Accepted, Cleared, Ended, Started
+from outlast.chat.model_errors import ModelStalled, is_passing
+from outlast.chat.notices import Accepted, Cleared, Ended, Recovering, Started
 from outlast.chat.overlap import is_superseded, quiet_at
-from outlast.chat.reducer import MessageBuilder, cleaned
+from outlast.chat.recovery import recovery_of
+from outlast.chat.reducer import cleaned, is_empty
 from outlast.chat.repair import without_waiting
 from outlast.chat.responses import Responses
 from outlast.chat.results import Message, TurnEnd
 from outlast.chat.retention import Retention
 from outlast.chat.session import Session
 from outlast.chat.stream import Stream, chunks_of
+from outlast.chat.taking_up import ENDED, Interruptible, TakingUp
 from outlast.chat.telling import tell_end, tell_start
 from outlast.chat.transcript import Change, Transcript
 from outlast.chat.turn import Executor, Turn, TurnAborted, current_turn
 from outlast.core import json
+from outlast.core.clock import seconds
 from outlast.core.errors import CommitRefused, OutlastError, again
 from outlast.core.text import described, storable
 from outlast.core.tracing import traceparent
@@ -46,12 +50,10 @@ logger = logging.getLogger("outlast.chat")
 
 FIRST_RETRY = 1.0  # seconds
 LAST_RETRY = 60.0
-INTERRUPTED = "The answer was interrupted."
-ENDED = "The turn ended before this call was answered."
 _STATUS = {"completed": "settled", "aborted": "stopped", "interrupted": "interrupted"}
 
 
-class Chatting(Answering, Judging, Protocol):
+class Chatting(Interruptible, Protocol):
     """What the turns ask of the agent."""
 
     def on_chunk(self, context: Any) -> Any: ...
@@ -81,7 +83,20 @@ class Turns:
         self._claims = claims
         self._responses = responses  # None: nobody wants to be told
         self._retention = Retention(activation, commits)
-        self._ledger = Ledger(activation)
+        self._ledger = ledger = Ledger(activation)
+        self._incidents = incidents.Incidents(activation)
+        self._taking_up = TakingUp(
+            self,
+            agent,
+            activation,
+            commits,
+            inbox,
+            transcript,
+            interactions,
+            ledger,
+            self._incidents,
+        )
+        self.noted: set[str] = set()  # requests about which something is noted, or was
         self._keyed = KeyedCalls(activation, self._ledger)
         self._history = HistoryCache()
         self._streams: dict[str, Stream] = {}  # of what is open, by request id
@@ -90,6 +105,7 @@ class Turns:
         self._pump: asyncio.Task[None] | None = None
         self._pausing: asyncio.Future[None] | None = None
         self.session = Session()
+        self.recovering: str | None = None  # the request that goes on after an interruption
         self.executors: dict[str, tuple[Sequence[Any], Executor]] = {}  # tools and all, by request
         self.running: Turn | None = None
         self.live: Turn | None = None  # the same, until its message is stored
@@ -178,14 +194,14 @@ class Turns:
             )
             self.running = self.live = None
             now = self._inbox.current(entry) or entry
-            await self._end(now, "error", error=described(failure))
+            await self.end(now, "error", error=described(failure))
 
     async def _see_to(self, entry: EntryRow) -> None:
         if entry.state == "running":
-            await self._interrupted(entry)
+            await self._taking_up.take_up(entry)
             return
         if entry.cancelled is not None:
-            await self._end(entry, "aborted")
+            await self.end(entry, "aborted")
             return
         if entry.policy != "queue":
             await self._inbox.accepted_so_far()  # whatever supersedes it
@@ -198,7 +214,7 @@ class Turns:
         if self._is_superseded(entry):
             async with self._transcript.changing:
                 change = self._transcript.appending(await self._claims.new(entry))
-                await self._end(entry, "skipped", change=change)
+                await self.end(entry, "skipped", change=change)
             return
         await self._activation.spawn(self._run(entry), "turn")
 
@@ -218,9 +234,14 @@ class Turns:
             turn = await self._claims.claim(entry, self.stream_of)
             self.running = self.live = turn
         if turn is None:
-            await self._end(entry, "skipped")
+            await self.end(entry, "skipped")
             return
         tell_start(self._activation, turn.entry)
+        await self.answer(turn, self._transcript.path)
+
+    async def answer(self, turn: Turn, path: Sequence[dict[str, Any]]) -> None:
+        """Run a turn to its durable end, unless it is interrupted."""
+        entry = turn.entry
         started = self.started()
         if started is not None:
             self._activation.tell(started)
@@ -237,7 +258,7 @@ class Turns:
         outcome: Outcome = "completed"
         error: str | None = None
         try:
-            await answer(self._object, turn, list(self._transcript.path), self._around(turn))
+            await answered(self._object, turn, list(path), self._around(turn))
         except TurnAborted:
             outcome, error = self._aborted(turn)
         except (Exception, asyncio.CancelledError) as failure:
@@ -248,6 +269,8 @@ class Turns:
                 if this and this.cancelling():
                     raise
                 failure = RuntimeError("the code of a hook or of a tool was cancelled")
+            if await self._breaks_off(turn, failure):
+                return
             logger.error("%s: the turn %s failed", self._agent, entry.id, exc_info=failure)
             outcome, error = await self._failed(turn, failure)
         finally:
@@ -271,6 +294,8 @@ class Turns:
 
     async def _failed(self, turn: Turn, failure: Exception) -> tuple[Outcome, str | None]:
         """What is stored of an error. What was said is durable by then; a stop goes before it."""
+        for chunk in turn.loose_ends():
+            turn.emit(chunk)
         await turn.stream.stored()
         judging = judged(self._object, turn, failure, self._activation.events)
         try:
@@ -292,37 +317,55 @@ class Turns:
             waiting = turn.open_calls if outcome == "completed" else set()
             said = without_waiting(turn.builder.message(), waiting, ENDED)
             message = cleaned(said, error=error or ENDED, waiting=waiting)
-            await self._store_end(
-                turn.entry, turn.stream, message, turn.under, outcome, error, turn
-            )
+            await self.store_end(turn.entry, turn.stream, message, turn.under, outcome, error, turn)
 
-    async def _interrupted(self, entry: EntryRow) -> None:
-        """A turn whose process died: what it has said is kept, and it is over."""
-        tell_start(self._activation, entry, await traces.parent_of(self._activation, entry.id))
-        stream = self.stream_of(entry)
-        stream.chunks = await self._stored_chunks(entry.id)
-        begun = None
-        if entry.kind == "continue" and entry.message_id is not None:
-            begun = await self._transcript.get(entry.message_id)
-        builder = MessageBuilder(begun)
-        for chunk in stream.chunks:
-            builder.apply(chunk)
-        stream.open_for(entry.attempt, self._activation.submit)
-        stream.hold()
-        await close_calls(self._object, entry, builder, stream, self._ledger, self._activation)
-        entry = self._inbox.current(entry) or entry  # it may have been cancelled in the meantime
-        outcome: Outcome = "interrupted" if entry.cancelled is None else "aborted"
-        error = INTERRUPTED if entry.cancelled is None else entry.cancelled
-        encoder = Encoder()
-        stream.append(encoder.error(error) if outcome == "interrupted" else encoder.abort(error))
-        message = cleaned(without_waiting(builder.message(), (), ENDED), error=INTERRUPTED)
-        if message is not None:
-            id = entry.message_id or self._activation.ids.new("message")
-            message = {**message, "id": id, "role": "assistant"}
-        async with self._transcript.changing:
-            await self._store_end(entry, stream, message, entry.target, outcome, error)
+    # --- a turn that was interrupted -------------------------------------------------------------
 
-    async def _store_end(
+    async def _breaks_off(self, turn: Turn, failure: Exception) -> bool:
+        """Whether a failure is the model's, in the middle of its answer: the turn is taken up then."""
+        config = recovery_of(self._object.chat_recovery)
+        is_stalled = isinstance(failure, ModelStalled)
+        if config is None or not is_passing(failure) or turn.abort.is_set:
+            return False
+        if not is_stalled and is_empty(turn.builder.message()):
+            return False  # it was tried again already, as often as it may be
+        await turn.stream.stored()
+        if is_stalled:
+            patience = int(seconds(turn.patience or 0) * 1000)
+            emit = self._activation.events.emit
+            emit(events.StreamStalled, self._agent, turn.request_id, timeout_ms=patience)
+        logger.warning("%s: the turn %s is interrupted: %s", self._agent, turn.request_id, failure)
+        self._taking_up.broken_off[turn.request_id] = ("stalled", self._inbox.last_seq)
+        turn.stream.interrupt()
+        return True
+
+    def set_recovering(self, id: str | None) -> None:
+        """Clients see that an interrupted turn goes on, or that this is over."""
+        was, self.recovering = self.recovering, id
+        if (was is None) != (id is None):
+            self._activation.tell(Recovering(id is not None, id or was))
+
+    async def begin_boot(self) -> None:
+        """Before anything large is read: a boot with something to recover is counted, should it die."""
+        if any(entry.state == "running" for entry in self._inbox.open):
+            await self._taking_up.begin_boot()
+
+    async def mark(self, cause: str) -> None:
+        """The process is about to end: the turn that runs is interrupted by this."""
+        turn = self.running
+        if turn is not None:
+            note = self._incidents.note_cause(turn.request_id, cause)
+            self.noted.add(turn.request_id)
+            await self._commits.commit([note])
+
+    async def stash(self, turn: Turn, data: Any) -> None:
+        """For the hooks, should the turn be interrupted."""
+        note = self._incidents.note_stash(turn.request_id, data)
+        self.noted.add(turn.request_id)
+        turn.stream.attach(note)
+        await turn.stream.stored()
+
+    async def store_end(
         self,
         entry: EntryRow,
         stream: Stream,
@@ -331,6 +374,8 @@ class Turns:
         outcome: Outcome,
         error: str | None,
         turn: Turn | None = None,
+        *,
+        more: Sequence[Operation] = (),
     ) -> None:
         """Under `Transcript.changing`."""
         if message is not None:
@@ -339,7 +384,9 @@ class Turns:
         shown = None if message is None else Message(message)
         end = TurnEnd(outcome, shown, error, None if turn is None else turn.output)
         ended, operation = self._inbox.end(entry, outcome, error, message_id)
-        operations = [operation]
+        operations = [operation, *more]
+        if entry.id in self.noted:
+            operations.append(self._incidents.close(entry.id))
         change: Change | None = None
         follower: EntryRow | None = None
         opening: list[Operation] = []
@@ -372,7 +419,7 @@ class Turns:
         if self._responses is not None and message is not None:
             self._responses.go_on(entry.id)
 
-    async def _end(
+    async def end(
         self,
         entry: EntryRow,
         outcome: Outcome,
@@ -393,6 +440,15 @@ class Turns:
     def _tell(self, entry: EntryRow, end: TurnEnd) -> None:
         """It has ended, and that is durable."""
         self._inbox.ended(entry)
+        self.noted.discard(entry.id)
+        self._taking_up.lives.pop(entry.id, None)
+        if self.recovering == entry.id:
+            self.set_recovering(None)
+            emit, id = self._activation.events.emit, entry.id
+            if end.status in ("error", "interrupted"):
+                emit(events.RecoveryFailed, self._agent, id, end.error or end.status)
+            else:
+                emit(events.RecoveryCompleted, self._agent, id)
         self.executors.pop(entry.id, None)
         tell_end(self._activation, entry, end)
         self.changed()
@@ -490,7 +546,9 @@ class Turns:
                 self._activation.tell(Cleared())
                 self.transcript_changed()
 
-            operations = [ending, *change.operations, clearing, *forgetting, *self._arm_if_open()]
+            forgotten = (incidents.CLEAR, (self._agent,))
+            operations = [ending, *change.operations, clearing, forgotten, *forgetting]
+            operations += self._arm_if_open()
             await self._commits.commit_then(operations, cleared)
 
     def _arm_if_open(self) -> list[Operation]:
@@ -546,7 +604,7 @@ class Turns:
 
     async def stored_stream(self, entry: EntryRow) -> Stream:
         """The stream of one that has ended, as far as it is still kept."""
-        stream = Stream(self._agent, entry.id, chunks=await self._stored_chunks(entry.id))
+        stream = Stream(self._agent, entry.id, chunks=await self.stored_chunks(entry.id))
         stream.close(await self.end_of(entry))
         return stream
 
@@ -559,7 +617,7 @@ class Turns:
             entry.outcome or "error", None if message is None else Message(message), entry.error
         )
 
-    async def _stored_chunks(self, id: str) -> list[str]:
+    async def stored_chunks(self, id: str) -> list[str]:
         found = await self._activation.store.fetch(stream_rows.OF_TURN, self._agent, id)
         return chunks_of((seq, body) for seq, _, body in found)
 

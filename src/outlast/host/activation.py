@@ -81,6 +81,7 @@ class Activation:
         self.fence: Fence | None = None  # its root's, once that agent's row was read
         self.is_called = False  # somebody wants it, whether anything is stored or not
         self.is_continued = False  # an earlier activation in this same host wrote the row last
+        self.cause: str | None = None  # why the process before this one ended, if anybody knows
         self.ready: asyncio.Task[None] | None = None
         self.waits_for: Activation | None = None  # whom its `on_start` calls
         self.ended: Exception | None = None

@@ -77,6 +77,7 @@ class Activations:
         self.audience: Audience | None = None  # who serves connections
         self._loop = asyncio.get_running_loop()
         self._live: dict[Address, Activation] = {}
+        self.cause: str | None = None  # why the process before this one ended
         self._families: dict[Address, Family] = {}  # by root
         self._starting: dict[asyncio.Task[Any], Activation] = {}  # whose on_start the task runs
         self._barred: dict[Address, asyncio.Future[None]] = {}  # what is being removed
@@ -170,6 +171,7 @@ class Activations:
             new_context=self._new_context,
         )
         activation.audience = self.audience
+        activation.cause = self.cause
         self._live[address] = activation
         activation.ready = activation.spawn(self._prepare(activation), f"activate {address}")
         activation.ready.add_done_callback(_retrieved)
@@ -421,6 +423,13 @@ class Activations:
         self._stopped = True
         if self._sweep is not None:
             self._sweep.cancel()
+
+    async def mark(self, cause: str) -> None:
+        """Let all agents note why what they do may not come to its end."""
+        agents = [activation.agent for activation in self._live.values() if activation.held]
+        for agent in agents:
+            if agent is not None:
+                await agent._interrupting(cause)
 
     def end_all(self, reason: Exception) -> set[asyncio.Task[Any]]:
         """All of them are over. Returns the tasks that are still unwinding."""

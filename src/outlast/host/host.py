@@ -24,6 +24,7 @@ from outlast.core.errors import (
 )
 from outlast.core.events import Events
 from outlast.core.ids import Ids, RandomIds
+from outlast.core.text import described
 from outlast.host.activations import UNWIND_FOR, Activations, check_known
 from outlast.host.address import Address
 from outlast.host.alarms import Alarms
@@ -45,6 +46,7 @@ FIRST_REBOOT = 1.0  # seconds
 LAST_REBOOT = 300.0
 BOOT_SLOT = 10.0  # seconds after which an agent that is still starting makes way for the next
 CLOSE_WITHIN = 5.0  # seconds for the store to find out what became of the last commits
+MARK_WITHIN = 2.0  # seconds to note why the host stops
 
 _inside: ContextVar[Host | None] = ContextVar("outlast_inside", default=None)
 
@@ -168,6 +170,7 @@ class Host:
             return
         self._state = "stopping"
         try:
+            await self._mark_interruptions("deploy")
             await self._drain(self._shutdown_timeout if timeout is None else seconds(timeout))
         finally:
             try:
@@ -193,6 +196,15 @@ class Host:
         traceback: TracebackType | None,
     ) -> None:
         await self.stop()
+
+    async def _mark_interruptions(self, cause: str) -> None:
+        """Note with all that runs why it will not end here, if it does not."""
+        assert self._activations is not None
+        try:
+            async with asyncio.timeout(MARK_WITHIN):
+                await self._activations.mark(cause)
+        except (OutlastError, TimeoutError) as error:  # then the next host knows no cause
+            logger.warning("it could not be noted why the host stops: %s", described(error))
 
     async def _drain(self, timeout: float) -> None:
         if self._boot_task is not None:

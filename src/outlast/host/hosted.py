@@ -41,6 +41,10 @@ class Hosted(Protocol):
         """The clock may have gone back: bring nearer what would wait for too long."""
         ...
 
+    async def _interrupting(self, cause: str) -> None:
+        """The host is about to end: note why, for whoever takes up what runs now."""
+        ...
+
     def _leave(self, reason: Exception) -> None:
         """Stop all work and keep its rows: this activation is over."""
         ...

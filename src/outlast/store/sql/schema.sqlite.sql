@@ -189,3 +189,20 @@ CREATE TABLE traces (
 );
 
 CREATE INDEX messages_number ON messages (agent, number);
+
+CREATE TABLE incidents (
+    agent TEXT NOT NULL,
+    turn  TEXT NOT NULL,
+    state TEXT NOT NULL,
+    cause TEXT,
+    stash TEXT,
+    body  TEXT NOT NULL,
+    at    INTEGER NOT NULL,
+    PRIMARY KEY (agent, turn)
+);
+
+CREATE TABLE boots (
+    agent   TEXT NOT NULL PRIMARY KEY,
+    strikes INTEGER NOT NULL,
+    at      INTEGER NOT NULL
+);

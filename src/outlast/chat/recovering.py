@@ -1,0 +1,390 @@
+"""Finding out about an interrupted turn: the facts, what the hooks say, and the decision that follows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Protocol
+
+from outlast.chat import events
+from outlast.chat.budget import Incident, evaluated
+from outlast.chat.decisions import Decision, Facts, Pending, decide
+from outlast.chat.hooks import is_overridden, told
+from outlast.chat.inbox import Inbox
+from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.incidents import IncidentRow, Incidents
+from outlast.chat.interactions import AUTO, Interactions
+from outlast.chat.ledger import CallRow, Ledger
+from outlast.chat.overlap import is_superseded
+from outlast.chat.partial import Partial
+from outlast.chat.recovery import (
+    CAUSES,
+    Cause,
+    ChatRecovery,
+    ChatRecoveryContext,
+    ChatRecoveryOptions,
+    KeepRecoveringContext,
+    PendingToolCall,
+    RecoveryBootEvent,
+    RecoveryBootResult,
+    RecoveryExhaustedContext,
+    RecoveryKind,
+)
+from outlast.chat.results import Message
+from outlast.chat.tool_parts import is_settled, tool_name
+from outlast.chat.transcript import Transcript
+from outlast.core import json
+from outlast.core.clock import to_datetime
+from outlast.core.text import described
+from outlast.host.activation import Activation
+
+logger = logging.getLogger("outlast.chat")
+
+MAX_STRIKES = 3  # boots in a row that did not come to an end
+
+
+class Recoverable(Protocol):
+    """What is asked of the agent when a turn was interrupted."""
+
+    def on_chat_recovery(self, context: ChatRecoveryContext) -> Any: ...
+    def on_recovery_boot(self, event: RecoveryBootEvent) -> Any: ...
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What becomes of a turn, and all that was found out on the way."""
+
+    decision: Decision
+    partial: Partial
+    cause: Cause
+    incident: Incident | None  # None: nothing is counted
+    row: IncidentRow | None
+    chunks: list[str] = field(default_factory=list)  # what the hook wants to be shown
+    boot: RecoveryBootResult = field(default_factory=RecoveryBootResult)
+
+    @property
+    def kind(self) -> RecoveryKind:
+        return "continue" if self.decision.action in ("continue", "park") else "retry"
+
+
+@dataclass(slots=True)
+class Interruption:
+    """A turn that is not over, although nobody works on it."""
+
+    entry: EntryRow
+    begun: dict[str, Any] | None  # the message that it goes on with
+    partial: Partial
+    path: Sequence[dict[str, Any]]  # the conversation up to what it answers
+    live: Cause | None = None  # what has happened, if it was in this process
+    lives: int = 0  # how often it has, in this process
+    boundary: int = 0  # the last entry that was accepted before it happened
+
+
+class Recovering:
+    """Judges the interrupted turns of one agent."""
+
+    def __init__(
+        self,
+        agent: Recoverable,
+        activation: Activation,
+        inbox: Inbox,
+        transcript: Transcript,
+        interactions: Interactions,
+        ledger: Ledger,
+        incidents: Incidents,
+    ) -> None:
+        self._object = agent
+        self._agent = activation.address.text
+        self._activation = activation
+        self._inbox = inbox
+        self._transcript = transcript
+        self._interactions = interactions
+        self._ledger = ledger
+        self._incidents = incidents
+        self.strikes = 0
+
+    async def judged(self, what: Interruption, config: ChatRecovery) -> Verdict:
+        """The decision. Nothing is written yet, and nothing was told to anybody but the hooks."""
+        entry, partial = what.entry, what.partial
+        row = await self._incidents.get(entry.id)
+        cause = self._cause(what, row)
+        calls = {call.id: call for call in await self._ledger.of_turn(entry.id)}
+        pending = self._pending(what)
+        facts = self._facts(what, cause, pending, has_called=bool(calls))
+        incident = self._evaluated(what, row, facts, config)
+        facts = replace(facts, spent=None if incident is None else incident.reason)
+        verdict = Verdict(decide(facts), partial, cause, incident, row)
+        if incident is not None and verdict.decision.action not in ("seal", "finalise", "abort"):
+            incident = await self._asked_to_keep(incident, row, verdict.kind, what, config, facts)
+            facts = replace(facts, spent=incident.reason)
+            verdict = Verdict(decide(facts), partial, cause, incident, row)
+        if verdict.decision.action in ("continue", "retry", "splice"):
+            if facts.has_partial:
+                verdict.boot, verdict.chunks = await self._asked_at_boot(
+                    what, cause, self._calls_left(what, calls)
+                )
+            options = await self._asked_hook(what, verdict, config)
+            facts = replace(facts, persist=options.persist, continue_=options.continue_)
+            now = self._inbox.current(entry) or entry  # cancelled while the hooks were thinking?
+            facts = replace(facts, is_cancelled=now.cancelled is not None)
+            verdict.decision = decide(facts)
+        if verdict.incident is not None:
+            verdict.incident = replace(verdict.incident, row=verdict.decision.row)
+        self._tell(what, verdict, config)
+        return verdict
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _cause(self, what: Interruption, row: IncidentRow | None) -> Cause:
+        if what.live is not None:
+            return what.live
+        told_before: str | None = None if row is None else row.cause
+        if told_before is None:
+            is_here = self._activation.is_continued  # the process lives: the agent was put away
+            told_before = "evicted" if is_here else self._activation.cause
+        return next((cause for cause in CAUSES if cause == told_before), "unknown")
+
+    def _pending(self, what: Interruption) -> Pending:
+        """What the answer waits for."""
+        left = [part for part in what.partial.calls if not is_settled(part)]
+        if any(self._is_for_human(part, what.entry) for part in left):
+            return "human"
+        return "server" if left else "none"
+
+    def _is_for_human(self, part: Mapping[str, Any], entry: EntryRow) -> bool:
+        if part.get("state") == "approval-requested":
+            return True
+        options = json.decode(entry.options)
+        schemas = self._interactions.tools_for(options if isinstance(options, dict) else {})
+        names = {each.get("name") for each in schemas if isinstance(each, Mapping)}
+        return part.get("state") == "input-available" and tool_name(part) in names
+
+    def _facts(
+        self, what: Interruption, cause: Cause, pending: Pending, *, has_called: bool
+    ) -> Facts:
+        """`has_called`: a tool has begun, so whatever was said may not be thrown away."""
+        entry, partial = what.entry, what.partial
+        behind = [
+            other
+            for other in self._inbox.open
+            if other.seq > entry.seq and other.kind == "message" and other.origin != AUTO
+        ]
+        after = sum(other.seq > what.boundary for other in behind)
+        return Facts(
+            cause=cause,
+            is_complete=partial.is_complete,
+            is_cancelled=entry.cancelled is not None,
+            has_partial=has_called or partial.says_more_than(what.begun),
+            has_settled_work=has_called or partial.has_settled_work,
+            pending=pending,
+            before=len(behind) - after,
+            after=after,
+            supersedes=is_superseded(entry, behind),
+            is_degraded=self.strikes >= MAX_STRIKES,
+        )
+
+    def _calls_left(
+        self, what: Interruption, calls: Mapping[str, CallRow]
+    ) -> list[PendingToolCall]:
+        found: list[PendingToolCall] = []
+        for index, part in enumerate(what.partial.raw["parts"]):
+            name = tool_name(part)
+            if name is None or is_settled(part) or part.get("providerExecuted") is True:
+                continue
+            id = part["toolCallId"]
+            begun = calls.get(id)
+            state: Any = "begun" if begun is not None and begun.state == "begun" else "not_begun"
+            if self._is_for_human(part, what.entry):
+                state = "waiting"
+            found.append(PendingToolCall(id, name, part.get("input"), index, state))
+        return found
+
+    # --- budgets ---------------------------------------------------------------------------------
+
+    def _evaluated(
+        self, what: Interruption, row: IncidentRow | None, facts: Facts, config: ChatRecovery
+    ) -> Incident | None:
+        if facts.is_cancelled or facts.is_complete:
+            return None
+        now = self._activation.clock.now()
+        after = evaluated(
+            None if row is None else row.incident,
+            cause=facts.cause,
+            progress=what.partial.produced,
+            now=now,
+            age=now - (what.entry.started_at or now),
+            awaits_human=facts.pending == "human",
+            config=config,
+        )
+        if after.reason is None and what.lives > config.max_attempts:
+            return replace(after, reason="max_attempts_exceeded")  # a model that always breaks off
+        return after
+
+    async def _asked_to_keep(
+        self,
+        incident: Incident,
+        row: IncidentRow | None,
+        kind: RecoveryKind,
+        what: Interruption,
+        config: ChatRecovery,
+        facts: Facts,
+    ) -> Incident:
+        """What `should_keep_recovering` says, from the second attempt on; only False stops."""
+        asked = config.should_keep_recovering
+        is_first = row is None or row.incident is None
+        if asked is None or is_first or facts.pending == "human":
+            return incident
+        context = KeepRecoveringContext(
+            incident_id=what.entry.id,
+            request_id=what.entry.id,
+            attempt=incident.attempt,
+            max_attempts=config.max_attempts,
+            recovery_kind=kind,
+            work=incident.work,
+            age=timedelta(milliseconds=self._activation.clock.now() - incident.first_seen_at),
+        )
+        try:
+            goes_on = await told(asked, context)
+        except Exception:
+            logger.exception("%s: should_keep_recovering raised", self._agent)
+            return incident
+        return replace(incident, reason="recovery_aborted") if goes_on is False else incident
+
+    # --- hooks -----------------------------------------------------------------------------------
+
+    async def _asked_at_boot(
+        self, what: Interruption, cause: Cause, pending: list[PendingToolCall]
+    ) -> tuple[RecoveryBootResult, list[str]]:
+        hook = self._object.on_recovery_boot
+        if not is_overridden(hook):
+            return RecoveryBootResult(), []
+        entry, path = what.entry, list(what.path)
+        head = path[-1:] if path and path[-1].get("role") == "user" else []
+        waiting = [
+            message
+            for other in self._inbox.open
+            if other.seq > entry.seq and other.messages is not None
+            for message in json.decode(other.messages)
+        ]
+        event = RecoveryBootEvent(
+            agent=self._agent,
+            request_id=entry.id,
+            previous_run_id=f"{entry.id}:{entry.attempt}",
+            cause=cause,
+            settled_messages=[Message(each) for each in path[: len(path) - len(head)]],
+            in_flight_users=[Message(each) for each in (*head, *waiting)],
+            partial_assistant=Message(what.partial.raw),
+            pending_tool_calls=pending,
+        )
+        try:
+            result = await told(hook, event)
+            if result is not None and not isinstance(result, RecoveryBootResult):
+                raise TypeError(
+                    f"on_recovery_boot returns a RecoveryBootResult or None, not {result!r}"
+                )
+        except Exception as error:
+            self._hook_failed(entry, "on_recovery_boot", error)
+            return RecoveryBootResult(), []
+        return result or RecoveryBootResult(), event.writer.chunks
+
+    async def _asked_hook(
+        self, what: Interruption, verdict: Verdict, config: ChatRecovery
+    ) -> ChatRecoveryOptions:
+        hook = self._object.on_chat_recovery
+        if not is_overridden(hook) or verdict.incident is None:
+            return ChatRecoveryOptions()
+        entry, partial = what.entry, what.partial
+        options = json.decode(entry.options)
+        started = entry.started_at or entry.accepted_at
+        parts = partial.raw["parts"]
+        context = ChatRecoveryContext(
+            incident_id=entry.id,
+            attempt=verdict.incident.attempt,
+            max_attempts=config.max_attempts,
+            recovery_kind=verdict.kind,
+            request_id=entry.id,
+            stream_id=entry.id if parts else "",
+            cause=verdict.cause,
+            partial_text=partial.text,
+            partial_parts=parts,
+            recovery_data=None if verdict.row is None else verdict.row.stash,
+            messages=[Message(each) for each in what.path],
+            last_body=options.get("body") or {},
+            last_client_tools=options.get("client_tools") or (),
+            created_at=to_datetime(started),
+            age=timedelta(milliseconds=max(0, self._activation.clock.now() - started)),
+        )
+        try:
+            said = await told(hook, context)
+            if said is not None and not isinstance(said, ChatRecoveryOptions):
+                raise TypeError(
+                    f"on_chat_recovery returns ChatRecoveryOptions or None, not {said!r}"
+                )
+        except Exception as error:
+            self._hook_failed(entry, "on_chat_recovery", error)
+            return ChatRecoveryOptions()
+        return said or ChatRecoveryOptions()
+
+    def _hook_failed(self, entry: EntryRow, hook: str, error: Exception) -> None:
+        """It is done as if there were none."""
+        logger.error("%s: %s raised; its default is used", self._agent, hook, exc_info=error)
+        reason = f"{hook} raised: {described(error)}"
+        self._activation.events.emit(events.RecoveryFailed, self._agent, entry.id, reason)
+
+    async def exhausted(self, what: Interruption, verdict: Verdict, config: ChatRecovery) -> None:
+        """It is given up: whoever wants to know is told."""
+        incident = verdict.incident or Incident()
+        reason = incident.reason or ("boot_strikes" if self.strikes >= MAX_STRIKES else "sealed")
+        emit = self._activation.events.emit
+        emit(
+            events.RecoveryExhausted,
+            self._agent,
+            what.entry.id,
+            attempt=incident.attempt,
+            max_attempts=config.max_attempts,
+            recovery_kind=verdict.kind,
+            reason=reason,
+        )
+        if config.on_exhausted is None:
+            return
+        started = what.entry.started_at or what.entry.accepted_at
+        context = RecoveryExhaustedContext(
+            incident_id=what.entry.id,
+            request_id=what.entry.id,
+            attempt=incident.attempt,
+            max_attempts=config.max_attempts,
+            recovery_kind=verdict.kind,
+            reason=reason,
+            terminal_message=config.terminal_message,
+            created_at=to_datetime(started),
+            partial_text=what.partial.text,
+            partial_parts=what.partial.raw["parts"],
+        )
+        try:
+            await told(config.on_exhausted, context)
+        except Exception:
+            logger.exception("%s: on_exhausted raised", self._agent)
+
+    def _tell(self, what: Interruption, verdict: Verdict, config: ChatRecovery) -> None:
+        emit, decision = self._activation.events.emit, verdict.decision
+        incident = verdict.incident
+        if incident is not None:
+            about: dict[str, Any] = {
+                "attempt": incident.attempt,
+                "max_attempts": config.max_attempts,
+                "recovery_kind": verdict.kind,
+            }
+            if verdict.row is None or verdict.row.incident is None:
+                emit(events.RecoveryDetected, self._agent, what.entry.id, **about)
+            emit(events.RecoveryAttempt, self._agent, what.entry.id, **about)
+        emit(
+            events.RecoveryDecided,
+            self._agent,
+            what.entry.id,
+            row=decision.row,
+            cause=verdict.cause,
+            action=decision.action,
+            why=decision.why,
+        )
