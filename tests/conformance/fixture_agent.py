@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage
 
 from outlast import App, Final, Think, TurnConfig, rpc, tool
 from outlast.testing import ScriptedModel, Step
+from outlast.testing.steps import Text, Wait
 
 TIMEZONE = {"name": "getUserTimezone", "description": "The user's time zone", "inputSchema": {}}
 LOCALE = {"name": "getUserLocale", "description": "The user's locale", "inputSchema": {}}
@@ -62,11 +64,27 @@ def spoken(text: str, said: str, every: int) -> Step:
     return Step.text(chunks=chunks, delay=every / 1000)
 
 
+class Held(tuple[Any, ...]):
+    """The pieces of an answer that does not go on after so many words until it is released."""
+
+    words: int
+    is_released: Callable[[], bool]
+
+    def __iter__(self) -> Iterator[Any]:
+        seen = 0
+        for piece in super().__iter__():
+            yield piece
+            seen += isinstance(piece, Text)
+            while seen == self.words and not self.is_released():
+                yield Wait(0.005)
+
+
 class FixtureModel:
-    """The answers of the contract."""
+    """The answers of the contract; and "held after N words", for tests that have to be in the middle."""
 
     def __init__(self) -> None:
         self.offered: frozenset[str] = frozenset()
+        self.is_released = False
 
     def __call__(self, messages: list[ModelMessage]) -> Step:
         raw = prompt_of(messages)
@@ -75,7 +93,15 @@ class FixtureModel:
         every = number(text, r"every (\d+)ms", 2)
         wait = number(text, r"wait (\d+)ms", 0)
         step = self.step(raw, text, said, results, every)
-        return Step.stalls(wait / 1000) + step if wait else step
+        step = Step.stalls(wait / 1000) + step if wait else step
+        held = number(text, r"held after (\d+) words", 0)
+        return self.held(step, held) if held else step
+
+    def held(self, step: Step, count: int) -> Step:
+        pieces = Held(step.pieces)
+        pieces.words, pieces.is_released = count, lambda: self.is_released
+        self.is_released = False
+        return replace(step, pieces=pieces)
 
     def step(self, raw: str, text: str, said: str, results: dict[str, Any], every: int) -> Step:
         def returned(name: str) -> Any:
@@ -209,6 +235,12 @@ class FixtureAgent(Think):
     @rpc
     async def setRecovering(self, recovering: bool) -> bool:
         self._turns.set_recovering("a request" if recovering else None)
+        return True
+
+    @rpc
+    async def release(self) -> bool:
+        """Let an answer that is held go on."""
+        self._answers.is_released = True
         return True
 
     @rpc

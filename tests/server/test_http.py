@@ -25,6 +25,7 @@ from tabs import (
 from websockets.exceptions import ConnectionClosed
 
 from outlast import Agent, Think, rpc
+from outlast.chat.reducer import MessageBuilder
 from outlast.server.limits import Limits
 from outlast.testing import ScriptedModel
 
@@ -241,14 +242,39 @@ async def test_the_ai_sdk_sends_the_message_whose_calls_it_has_answered(
         body = body_of(*shown, trigger="submit-message", messageId=shown[1]["id"])
         found = await http.post(server.at("a", "chat"), json=body)
         assert deltas(found.text) == text
-        first = events(found.text)[0][1]
-        assert (first["type"], "messageId" in first) == ("start", False)
+        told = [chunk for _, chunk in events(found.text)]
+        if approved is False:  # nobody else tells the page what has become of the call
+            call = {"type": "tool-output-denied", "toolCallId": part["toolCallId"]}
+            assert told.pop(0) == call
+        assert (told[0]["type"], "messageId" in told[0]) == ("start", False)
         assert events(found.text)[-1][1] == "[DONE]"
         after = await messages(http, server)
         assert (len(after), text_of(after[1])) == (2, text)
         again = await http.post(server.at("a", "chat"), json=body)
         assert events(again.text) == [(None, "[DONE]")]
         assert await messages(http, server) == after
+
+
+async def test_what_goes_on_with_a_message_is_resumed_with_all_of_it(sqlite_url: str) -> None:
+    async with served(url=sqlite_url) as server, httpx.AsyncClient(timeout=LONG) as http:
+        prompt = "call client tool then say 9 words, held after 6 words"
+        await http.post(server.at("a", "chat"), json=body_of(user("u1", prompt)))
+        (part,) = tool_parts((await messages(http, server))[1])
+        answer = {"toolCallId": part["toolCallId"], "output": "CET"}
+        await http.post(server.at("a", "chat", "tool-result"), json=answer)
+        stream = server.at("a", "chat", "stream")
+        reading = asyncio.gather(http.get(stream), http.get(stream, headers={"Last-Event-ID": "2"}))
+        async with server.tab() as tab:
+            await tab.wait("cf_agent_stream_resuming")
+            await tab.call("release")
+        whole, rest = await reading
+        builder = MessageBuilder()
+        for _, chunk in events(whole.text)[:-1]:
+            builder.apply(chunk)
+        assert builder.message() == (await messages(http, server))[1]
+        numbered = [each for each in events(whole.text) if each[0] is not None]
+        assert [id for id, _ in numbered] == list(range(1, len(numbered) + 1))
+        assert events(rest.text) == [*numbered[2:], (None, "[DONE]")]
 
 
 async def test_only_so_many_messages_wait(sqlite_url: str) -> None:

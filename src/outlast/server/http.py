@@ -19,7 +19,7 @@ Everything else is the application's: `on_request`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -32,6 +32,7 @@ from outlast.core.errors import OutlastError, RpcRefused, SubmissionConflict
 from outlast.host.host import Host
 from outlast.server.frames import encode
 from outlast.server.limits import Limits
+from outlast.server.replay import denied, rebuilding
 from outlast.server.requests import read
 from outlast.server.routing import Target
 
@@ -157,9 +158,11 @@ async def _ask(
         raise Refused(413, wanted.problem)
     _check_pending(agent, limits)
     if not wanted.messages and wanted.regenerates is None:
-        going_on = await _answered(agent, body["messages"], wanted.client_tools)
+        going_on, answered = await _answered(agent, body["messages"], wanted.client_tools)
         if going_on is not None:
-            return _streamed(host, target, await agent._asking.stream(going_on), going_on.id, 0)
+            before = denied(_last_answer(agent), answered)
+            stream = await agent._asking.stream(going_on)
+            return _streamed(host, target, stream, going_on.id, 0, before)
     try:
         entry, _ = await agent._serving.ask(
             wanted.id,
@@ -177,17 +180,20 @@ async def _ask(
     return _streamed(host, target, await agent._asking.stream(entry), entry.id, 0)
 
 
-async def _answered(agent: Any, shown: list[Any], tools: list[Any] | None) -> Any:
-    """The AI SDK sends the message whose calls it has answered: the request that goes on with it."""
+async def _answered(agent: Any, shown: list[Any], tools: list[Any] | None) -> tuple[Any, list[str]]:
+    """The AI SDK sends the message whose calls it has answered: the request that goes on, and the calls."""
+    answered = []
     last = shown[-1] if shown else None
     parts = last.get("parts") if isinstance(last, dict) and last.get("role") == "assistant" else ()
     try:
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict) and isinstance(part.get("toolCallId"), str):
+                answered.append(part["toolCallId"])
                 await _answered_call(agent, part, tools)
     except (TypeError, ValueError) as problem:
         raise Refused(400, str(problem)) from None
-    return next((entry for entry in agent._inbox.open if entry.origin == "auto"), None)
+    auto = (entry for entry in agent._inbox.open if entry.origin == "auto")
+    return next(auto, None), answered
 
 
 async def _answered_call(agent: Any, part: dict[str, Any], tools: list[Any] | None) -> None:
@@ -220,22 +226,45 @@ async def _resume(host: Host, agent: Any, request: Request, target: Target) -> R
         wanted = situation.started.request_id
     if wanted is None and situation.waiting:
         wanted = situation.waiting[0]
+    base = _last_answer(agent)
     entry = None if wanted is None else await agent._inbox.get(wanted)
     if entry is None:
         return Response(status_code=204)
     last = request.headers.get("last-event-id", "")
     after = int(last) + 1 if last.isdecimal() and len(last) < 16 else 0
-    return _streamed(host, target, await agent._asking.stream(entry), entry.id, after)
+    before: list[str] = []
+    if entry.kind == "continue" and entry.ended_at is None and base["parts"] and not after:
+        # The AI SDK builds the message anew: also what this goes on with, instead of its own `start`.
+        before, after = rebuilding(base), 1
+    return _streamed(host, target, await agent._asking.stream(entry), entry.id, after, before)
 
 
-def _streamed(host: Host, target: Target, stream: Stream, id: str, after: int) -> Response:
-    """Server-sent events, each with the seq of its chunk, until the end that the AI SDK waits for."""
+def _last_answer(agent: Any) -> dict[str, Any]:
+    """The last message of the assistant; one without parts when there is none."""
+    shown = reversed(agent._serving.shown())
+    return next((each for each in shown if each["role"] == "assistant"), {"parts": []})
+
+
+def _streamed(
+    host: Host,
+    target: Target,
+    stream: Stream,
+    id: str,
+    after: int,
+    before: Sequence[str] = (),
+) -> Response:
+    """Server-sent events, each with the seq of its chunk, until the end that the AI SDK waits for.
+
+    What comes `before` them is not of the stream, and has no seq.
+    """
 
     async def events() -> AsyncIterator[bytes]:
         async with host.using(target.address):  # it stays in memory while somebody reads
             reader = stream.batches(after)
             following: asyncio.Future[Any] | None = None
             try:
+                if before:
+                    yield "".join(f"data: {chunk}\n\n" for chunk in before).encode()
                 while True:
                     following = asyncio.ensure_future(anext(reader, None))
                     while not following.done():
