@@ -10,6 +10,7 @@ import pytest
 from tabs import (
     MESSAGES,
     RESPONSE,
+    UPDATED,
     before,
     last_messages,
     quiet_log,
@@ -94,6 +95,10 @@ async def test_a_cancelled_turn_keeps_what_it_said(sqlite_url: str) -> None:
             assert (done["outcome"], done["messageIds"]) == ("aborted", ["u-r1"])
             assert before(tab, tab.all(MESSAGES)[-1], done)
             assert text_of(last_messages(tab)[1]) == tab.text("r1")
+            # Who has stopped it shows what it had then, and takes the rest from no transcript.
+            (healed,) = tab.all(UPDATED)
+            assert healed["message"] == last_messages(tab)[1]
+            assert before(tab, healed, done)
         await owner.send("cf_agent_chat_request_cancel", id="nobody")
         await owner.send("cf_agent_chat_request_cancel", id="r1")
         await owner.answered("r2", "say 2 words")

@@ -23,6 +23,7 @@ from tabs import (
     PENDING,
     RESPONSE,
     RESUMING,
+    UPDATED,
     Frame,
     Tab,
     said,
@@ -172,6 +173,10 @@ async def test_every_word_that_was_seen_is_there_once_after_a_kill(
                 done, messages = await caught_up(tab, "r1", longest)
                 finals.append(messages)
                 assert done, tab.shape()
+                kinds = [chunk["type"] for chunk in tab.chunks("r1")]
+                assert kinds.count("text-start") == kinds.count("text-end")
+                if not kinds:  # it came before the turn was over; nothing is left open there either
+                    assert (await tab.wait(UPDATED))["message"] == messages[1]
                 for id in {each["id"] for each in tab.all(RESPONSE)}:
                     assert len(tab.all(RESPONSE, id=id, done=True)) == 1, tab.shape()
         assert finals[0] == finals[1]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import tempfile
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2 as httpx
@@ -27,6 +28,13 @@ from tabs import (
     tool_parts,
     words,
 )
+
+from outlast.chat.notices import Ended
+from outlast.chat.results import TurnEnd
+from outlast.chat.serving import Situation
+from outlast.host.address import Address
+from outlast.server.connection import Connection
+from outlast.server.room import Room
 
 PROBE = "cf_agent_stream_resume_request"
 ACK = "cf_agent_stream_resume_ack"
@@ -193,6 +201,26 @@ async def test_a_request_that_never_begins_frees_who_waits_for_it(sqlite_url: st
             if not resuming:
                 assert (await tab.wait(NONE)) == {"type": NONE}
             assert (await probe(tab, "q"))["reason"] == "idle"
+
+
+def test_who_has_not_asked_is_not_told_that_there_is_nothing() -> None:
+    """It would take that for the answer to its probe, and what is offered then for somebody else's."""
+    room = Room(Address.of("FixtureAgent", "a"))
+    cut_off = Situation(None, ["r1"], None, False)  # by the death of a process, and not seen to yet
+    serving: Any = SimpleNamespace(situation=lambda: cut_off, shown=list, is_used=True)
+    silent, asks = (Connection(None, id) for id in ("silent", "asks"))  # type: ignore[arg-type]
+    for each in (silent, asks):
+        room.connections.append(each)
+        room.chat.join(each, SimpleNamespace(_serving=serving))
+    room.chat.probe(asks, "p", serving)
+    room.hear(Ended("r1", TurnEnd("interrupted"), True, list))
+    told = {
+        each.id: [json.loads(text)["type"] for text in each._waiting] for each in (silent, asks)
+    }
+    assert told == {
+        "silent": [PENDING, MESSAGES, MESSAGES, RESPONSE],
+        "asks": [PENDING, MESSAGES, PENDING, MESSAGES, RESPONSE, NONE],
+    }
 
 
 async def test_an_error_is_told_again_until_something_else_is_asked(sqlite_url: str) -> None:

@@ -29,6 +29,7 @@ from outlast.host.notices import Notice
 from outlast.server import frames
 from outlast.server.connection import TRY_AGAIN, Connection
 from outlast.server.frames import Responses
+from outlast.server.replay import closing
 
 if TYPE_CHECKING:
     from outlast.server.room import Room
@@ -111,7 +112,7 @@ class ChatRoom:
             self._turns.clear()
 
     def _offer(self, connection: Connection, id: str, probe: str | None = None) -> None:
-        connection.offered, connection.parked = id, False
+        connection.offered, connection.parked, connection.probing = id, False, False
         connection.send(frames.frame(frames.RESUMING, id=id, probeId=probe))
 
     # --- what the agent says ---------------------------------------------------------------------
@@ -195,13 +196,26 @@ class ChatRoom:
         for connection in self._room.connections:
             if connection.offered == live.id:
                 connection.offered = None
-        transcript = frames.messages(live.shown())
+        shown = live.shown()
+        transcript = frames.messages(shown)
+        if end.status == "aborted":
+            self._heal(shown)
         last = terminal(live.frames, end, live.stream.chunks, live.message_ids)
         # Of a turn that was cleared, clients may have made a message: that goes with the transcript.
         for text in (last, transcript) if live.is_cleared else (transcript, last):
             self._room.send(text)
         self._forget(live.id)
         self._unpark()
+
+    def _heal(self, shown: Sequence[dict[str, Any]]) -> None:
+        """The last answer for those who keep their own copy, whatever transcript comes.
+
+        Who has stopped it shows it as it was then, without the words that were on their way; who has watched
+        it break off shows it as still being written.
+        """
+        answer = next((each for each in reversed(shown) if each["role"] == "assistant"), None)
+        if answer is not None:
+            self._room.send(frames.frame(frames.MESSAGE_UPDATED, message=answer))
 
     def _is_told(self, id: str) -> bool:
         """Whether a turn was followed here, to its end or so far."""
@@ -210,8 +224,11 @@ class ChatRoom:
     def _end_untold(self, ended: Ended) -> None:
         """One that never began, or that began in another life and was interrupted."""
         responses = Responses(ended.request_id, continuation=ended.continuation)
-        self._room.send(frames.messages(ended.shown()))
+        shown = ended.shown()
+        self._room.send(frames.messages(shown))
         self._room.send(terminal(responses, ended.end, (), ended.message_ids))
+        if ended.end.status == "interrupted":
+            self._heal(shown)
         self._forget(ended.request_id)
         self._unpark()
 
@@ -220,12 +237,15 @@ class ChatRoom:
         self.continuations.discard(id)
 
     def _unpark(self) -> None:
-        """What somebody waited for has not come."""
+        """What somebody waited for has not come.
+
+        Who has not asked is not told: it would be taken for the answer to a probe that is on its way here.
+        """
         if self.live is None:
             for connection in self._room.connections:
-                if connection.parked:
-                    connection.parked = False
+                if connection.probing:
                     connection.send(frames.frame(frames.RESUME_NONE))
+                connection.parked = connection.probing = False
 
     # --- resuming --------------------------------------------------------------------------------
 
@@ -249,7 +269,7 @@ class ChatRoom:
         elif live is not None and live.has_begun:
             self._offer(connection, live.id, probe)
         elif id is not None:
-            connection.parked = True
+            connection.parked = connection.probing = True
             connection.send(frames.frame(frames.PENDING, id=id, probeId=probe))
         elif failed is not None:
             self._offer(connection, failed, probe)
@@ -275,7 +295,7 @@ class ChatRoom:
         if connection.offered == id:
             connection.offered = None
         if id in serving.situation().waiting:
-            connection.parked = True
+            connection.parked = connection.probing = True
             connection.send(frames.frame(frames.PENDING, id=id))
             return
         stored = await serving.stored(id)
@@ -284,6 +304,9 @@ class ChatRoom:
             return
         chunks, end, continuation, message_ids = stored
         responses = Responses(id, continuation=continuation)
+        if end.status == "interrupted":
+            message = None if end.message is None else end.message.raw
+            chunks = [*chunks, *closing(chunks, message)]
         for seq, chunk in enumerate(chunks):
             if chunk and not chunk.startswith(_UNSHOWN):
                 connection.send(responses.chunk(seq, chunk, replay=True))

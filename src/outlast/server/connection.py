@@ -33,7 +33,8 @@ class Connection:
         self.read_only = read_only
         self.state: dict[str, Any] = {}  # for the application
         self.offered: str | None = None  # the request that it was told to resume, and has not yet
-        self.parked = False  # it waits for a turn to start
+        self.parked = False  # it is to hear of a turn that has not started
+        self.probing = False  # it has asked for that, and waits for an answer
         self._socket = socket
         self._max_buffer = max_buffer
         self._waiting: deque[str] = deque()
