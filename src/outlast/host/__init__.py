@@ -10,7 +10,7 @@ agent is alone, across an await it is not. There is no lock around a method.
 
 **Where to start reading.** `address` (names, and how they travel in URLs), `activation` (one agent in
 memory), `activations` (all of them: how they come and go), `host` (its own life), `boot` and `alarms` (waking
-what sleeps), `stub`, `events` (what a host tells).
+what sleeps), `stub`, `events` (what a host tells), `causes` (why the last process ended).
 
 This package may import `core` and `store`. It knows agents only through `hosted.Hosted`.
 """

@@ -29,6 +29,7 @@ from outlast.host.activations import UNWIND_FOR, Activations, check_known
 from outlast.host.address import Address
 from outlast.host.alarms import Alarms
 from outlast.host.boot import unfinished
+from outlast.host.causes import checked
 from outlast.host.hosted import Hosted
 from outlast.host.notices import Audience
 from outlast.host.sleepers import ClockWatch, Sleepers
@@ -84,6 +85,7 @@ class Host:
     `store` is a URL (none: `./.outlast/store.db`) or a store that is open already; the host closes it.
     `idle_timeout` is how long an agent with nothing to do stays in memory; `shutdown_timeout` how long
     a stopping host waits for running work before it leaves it for the next one. Both in seconds.
+    `cause` is why the host before this one ended ("crashed", "oom" or "deploy"), where somebody knows.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Host:
         boot_concurrency: int = 32,
         clock: Clock | None = None,
         ids: Ids | None = None,
+        cause: str | None = None,
     ) -> None:
         self._classes = _by_name(agents)
         self._store_url = store
@@ -104,6 +107,7 @@ class Host:
         self._boot_concurrency = boot_concurrency
         self.clock = clock or SystemClock()
         self.ids = ids or RandomIds()
+        self.cause = checked(cause)
         self.events = Events(self.clock)
         self.audience: Audience | None = None  # who serves connections; to be set before the start
         self._state = "new"
