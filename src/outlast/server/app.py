@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from outlast.core.errors import HostStopped
+from outlast.host import causes
 from outlast.host.address import Address
 from outlast.host.host import Host
 from outlast.server.connection import Connection
@@ -30,6 +31,7 @@ logger = logging.getLogger("outlast.server")
 REFUSED = 1008  # the close code after which clients do not come back
 TOO_MANY = "too many connections"
 GOING_AWAY = 1012  # the server restarts: come back
+MARK_WITHIN = 2.0  # seconds for writing down that the server stops; nobody waits longer for that
 
 Auth = Callable[[HTTPConnection], Any]
 Authorize = Callable[[Any, Any, str], Any]
@@ -74,10 +76,13 @@ class App:
         self._origins = frozenset([origins] if isinstance(origins, str) else origins)
         self._prefix = prefix
         self._is_ready = False
+        self._leaving = asyncio.Event()
+        self._stop_at: float | None = None  # on the loop's clock
         self.use_store(store)
 
     def use_store(self, store: Any) -> None:
         """Store everything there. Before the application starts."""
+        self.store = store
         self.host = Host(self._agents, store, **self._options)
         self.host.audience = self.rooms
 
@@ -86,13 +91,46 @@ class App:
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Any = None) -> AsyncIterator[None]:
         """For the application that this one is mounted in: `FastAPI(lifespan=app.lifespan)`."""
-        async with self.host:
+        if self.host.cause is None:
+            self.host.cause = causes.from_environment()
+        await self.host.start()
+        try:
             self._is_ready = True
             try:
                 yield
             finally:
                 self._is_ready = False
                 self.rooms.each(lambda connection: connection.close(GOING_AWAY, "restarting"))
+                await self.leave()
+        finally:
+            await self.host.stop(self._time_left())
+
+    async def leave(self, within: float | None = None) -> None:
+        """The server is about to stop, within so many seconds: before it waits for anything.
+
+        What runs is marked, so that the next process knows why it was interrupted, and readers of event
+        streams are let go: they would hold up the server, and resume where they were.
+        """
+        if self._leaving.is_set():
+            return
+        self._leaving.set()
+        if within is not None:
+            self._stop_at = asyncio.get_running_loop().time() + within
+        mark = getattr(self.host, "mark_interruptions", None)
+        if mark is None:
+            return
+        try:
+            async with asyncio.timeout(MARK_WITHIN):
+                await mark(causes.DEPLOY)
+        except Exception:  # the next process then takes it for a crash
+            logger.exception("what runs could not be marked as interrupted by a deploy")
+
+    def _time_left(self) -> float | None:
+        """Seconds that running work has; None: what the host says."""
+        if self._stop_at is None:
+            return None
+        left = max(0.0, self._stop_at - asyncio.get_running_loop().time())
+        return min(left, self.host._shutdown_timeout)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -216,6 +254,7 @@ class App:
         if principal is None:
             return self._with_cors(request, JSONResponse({"error": "unauthorized"}, 401))
         request.state.principal = principal
+        request.state.leaving = self._leaving
         try:
             await ensure(self.host, target.address)
             response = await answer(self.host, request, target, self.limits)

@@ -19,6 +19,7 @@ Everything else is the application's: `on_request`.
 from __future__ import annotations
 
 import asyncio
+from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -162,7 +163,7 @@ async def _ask(
         if going_on is not None:
             before = denied(_last_answer(agent), answered)
             stream = await agent._asking.stream(going_on)
-            return _streamed(host, target, stream, going_on.id, 0, before)
+            return _streamed(host, request, target, stream, going_on.id, 0, before)
     try:
         entry, _ = await agent._serving.ask(
             wanted.id,
@@ -177,7 +178,7 @@ async def _ask(
         raise Refused(400, str(error)) from None
     if entry is None:
         raise Refused(409, "Another message is being answered.")
-    return _streamed(host, target, await agent._asking.stream(entry), entry.id, 0)
+    return _streamed(host, request, target, await agent._asking.stream(entry), entry.id, 0)
 
 
 async def _answered(agent: Any, shown: list[Any], tools: list[Any] | None) -> tuple[Any, list[str]]:
@@ -236,7 +237,8 @@ async def _resume(host: Host, agent: Any, request: Request, target: Target) -> R
     if entry.kind == "continue" and entry.ended_at is None and base["parts"] and not after:
         # The AI SDK builds the message anew: also what this goes on with, instead of its own `start`.
         before, after = rebuilding(base), 1
-    return _streamed(host, target, await agent._asking.stream(entry), entry.id, after, before)
+    stream = await agent._asking.stream(entry)
+    return _streamed(host, request, target, stream, entry.id, after, before)
 
 
 def _last_answer(agent: Any) -> dict[str, Any]:
@@ -247,6 +249,7 @@ def _last_answer(agent: Any) -> dict[str, Any]:
 
 def _streamed(
     host: Host,
+    request: Request,
     target: Target,
     stream: Stream,
     id: str,
@@ -255,22 +258,27 @@ def _streamed(
 ) -> Response:
     """Server-sent events, each with the seq of its chunk, until the end that the AI SDK waits for.
 
-    What comes `before` them is not of the stream, and has no seq.
+    What comes `before` them is not of the stream, and has no seq. A server that stops ends them sooner,
+    without that end: whoever reads resumes where they were.
     """
 
     async def events() -> AsyncIterator[bytes]:
         async with host.using(target.address):  # it stays in memory while somebody reads
             reader = stream.batches(after)
             following: asyncio.Future[Any] | None = None
+            leaving = asyncio.ensure_future(request.state.leaving.wait())
             try:
                 if before:
                     yield "".join(f"data: {chunk}\n\n" for chunk in before).encode()
                 while True:
                     following = asyncio.ensure_future(anext(reader, None))
-                    while not following.done():
-                        await asyncio.wait({following}, timeout=KEEP_ALIVE)
-                        if not following.done():
+                    while not following.done() and not leaving.done():
+                        either = {following, leaving}
+                        await asyncio.wait(either, timeout=KEEP_ALIVE, return_when=FIRST_COMPLETED)
+                        if not following.done() and not leaving.done():
                             yield b": \n\n"
+                    if not following.done():
+                        return
                     found = following.result()
                     if found is None:
                         break
@@ -282,6 +290,7 @@ def _streamed(
                     ]
                     yield "".join(lines).encode()
             finally:
+                leaving.cancel()
                 if following is not None and not following.done():
                     following.cancel()  # a generator that runs cannot be closed
                     await asyncio.wait({following})

@@ -1,0 +1,74 @@
+"""An `App` in uvicorn, stopped in the right order."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import uvicorn
+
+from outlast.server.app import App
+
+HAND_OVER = 0.2  # the part of the time for stopping in which nothing runs any more
+AT_MOST = 2.0  # seconds of it
+
+
+def time_for_work(drain: float) -> float:
+    """Seconds that what runs may go on for, when everything has to be over after `drain`."""
+    return drain - min(AT_MOST, drain * HAND_OVER)
+
+
+class Server(uvicorn.Server):
+    """Serves an application until it is asked to stop, and has stopped `drain` seconds later.
+
+    What runs is marked first. Readers of event streams are let go; requests may end; then turns and fibers
+    may, and what is left of them is handed over to the next process.
+    """
+
+    def __init__(
+        self,
+        application: App,
+        *,
+        drain: float = 10.0,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        log_level: str = "info",
+        on_ready: Callable[[], None] | None = None,
+    ) -> None:
+        config = uvicorn.Config(
+            application,
+            host=host,
+            port=port,
+            log_level=log_level,
+            lifespan="on",
+            ws_max_size=application.limits.frame,
+        )
+        super().__init__(config)
+        self._application = application
+        self._on_ready = on_ready
+        self._time_for_work = time_for_work(drain)
+        config.timeout_graceful_shutdown = self._time_for_work / 2  # type: ignore[assignment]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the host, then take connections."""
+        await super().startup(sockets)
+        if self._on_ready is not None:
+            self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop, in this order."""
+        await self._application.leave(self._time_for_work)
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """SIGTERM and SIGINT stop it. Having stopped is not dying of them, as uvicorn would have it."""
+        handled = (signal.SIGTERM, signal.SIGINT)
+        before = {each: signal.signal(each, self.handle_exit) for each in handled}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
