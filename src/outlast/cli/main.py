@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outlast.cli.loading import CannotLoad, load
+from outlast.cli.loading import CannotLoad
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,23 +31,38 @@ def serve(
     log_level: Annotated[
         str, typer.Option(help="critical, error, warning, info or debug")
     ] = "info",
+    workers: Annotated[
+        int, typer.Option(min=1, help="How many processes serve; several need PostgreSQL")
+    ] = 1,
+    drain: Annotated[
+        float, typer.Option(min=0, help="Seconds in which a worker that is to stop has stopped")
+    ] = 10.0,
+    preload: Annotated[
+        bool, typer.Option("--preload", help="Import the module once, in the supervisor")
+    ] = False,
+    no_supervisor: Annotated[
+        bool, typer.Option("--no-supervisor", help="Serve in this process: a death ends it")
+    ] = False,
 ) -> None:
-    """Serve agents over WebSocket and HTTP."""
-    import uvicorn
+    """Serve agents over WebSocket and HTTP.
 
+    SIGTERM and Ctrl-C stop it, SIGHUP reloads it.
+    """
+    from outlast.cli.serving.listening import CannotListen
+    from outlast.cli.serving.settings import Settings
+    from outlast.cli.serving.supervisor import supervise
+    from outlast.cli.serving.worker import alone, complain
+
+    settings = Settings(target, host, port, store, log_level, workers, drain)
     try:
-        application = load(target, store)
+        code = alone(settings) if no_supervisor else supervise(settings, preload=preload)
     except CannotLoad as error:
-        typer.secho(f"outlast: {error}", err=True, fg=typer.colors.RED)
-        raise typer.Exit(2) from None
-    uvicorn.run(
-        application,
-        host=host,
-        port=port,
-        log_level=log_level,
-        ws_max_size=application.limits.frame,
-        timeout_graceful_shutdown=10,
-    )
+        complain(str(error))
+        code = 2
+    except CannotListen as error:
+        complain(str(error))
+        code = 1
+    raise typer.Exit(code)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,274 @@
+"""The supervisor: one thread that starts workers, and starts them again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from outlast.cli.loading import CannotLoad, load
+from outlast.cli.serving import imports, processes
+from outlast.cli.serving.deaths import Death, described, handed_on, wait_after
+from outlast.cli.serving.listening import listen, url
+from outlast.cli.serving.memory import oom_kills
+from outlast.cli.serving.processes import Born, Started
+from outlast.cli.serving.settings import REFUSED, Settings, refusal
+from outlast.cli.serving.worker import work
+
+REMEMBERED = 20  # deaths
+TRY_AGAIN = 1.0  # seconds after which a process that could not be started is tried again
+LOAD_AFTER = 10.0  # seconds after which a first worker that is not ready holds up nothing more
+LEVELS = {"trace": 0, "debug": 1, "info": 2, "warning": 3, "error": 4, "critical": 5}
+USAGE = 2  # the exit status for what cannot be served
+
+
+def supervise(settings: Settings, *, preload: bool = False) -> int:
+    """Serve until somebody asks to stop. The exit status, of the supervisor or of a forked worker."""
+    if settings.store is not None:
+        _check(settings, settings.store)
+    sockets = listen(settings.host, settings.port)  # from here on connections wait
+    for name in imports.AT_ONCE:
+        imports.load(name)
+    application = None
+    if preload:
+        application = load(settings.target, settings.store)
+        _check(settings, application.store)
+    imports.share_memory()
+    outcome = Supervisor(settings, sockets).run()
+    if isinstance(outcome, Born):
+        return work(settings, sockets, outcome.lifeline, application)
+    return outcome
+
+
+def _check(settings: Settings, store: object) -> None:
+    why = refusal(settings.workers, store)
+    if why is not None:
+        raise CannotLoad(why)
+
+
+@dataclass(slots=True)
+class Place:
+    """Where one worker follows another."""
+
+    start_at: float | None  # None: one is there, or none is wanted
+    cause: str | None = None  # what the next worker is told, and the present one was
+    worker: Started | None = None
+    started_at: float = 0.0
+    oom_kills: int | None = None  # the counter, when it was started
+    kill_at: float | None = None  # it was asked to stop, and has until then
+    lives: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+    def ask_to_stop(self, kill_at: float) -> None:
+        """Within its time; asking again gives it no more."""
+        if self.worker is not None and self.kill_at is None:
+            self.kill_at = kill_at
+            processes.ask_to_stop(self.worker.pid)
+
+
+class _Stop(BaseException):
+    """Out of an import that nobody needs any more."""
+
+
+class Supervisor:
+    """Keeps workers alive. Times are monotonic."""
+
+    def __init__(self, settings: Settings, sockets: list[socket.socket]) -> None:
+        self._settings = settings
+        self._sockets = sockets
+        self._places = [Place(start_at=0.0) for _ in range(settings.workers)]
+        self._woken, self._waker = socket.socketpair()  # tells of signals
+        self._result: int | None = None  # once it is stopping
+        self._to_load = deque(imports.SOON)
+        self._load_at: float | None = None
+        self._is_loading = False
+
+    def run(self) -> int | Born:
+        """Until somebody asks to stop: the exit status. In a forked worker: its birth."""
+        where = ", ".join(url(each) for each in self._sockets)
+        self._say(f"serving on {where} (supervisor {os.getpid()}; Ctrl-C stops it)", level="info")
+        self._listen_for_signals()
+        while True:
+            self._hear()
+            self._bury()
+            if self._result is not None and not self._workers():
+                return self._result
+            for place in self._places:
+                born = self._start(place)
+                if born is not None:
+                    return born
+            self._kill()
+            self._load()
+            self._wait()
+
+    # --- signals ---------------------------------------------------------------------------------
+
+    def _listen_for_signals(self) -> None:
+        """Each becomes a byte, which ends the wait."""
+        for each in (self._woken, self._waker):
+            each.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        for number in processes.SIGNALS:
+            signal.signal(number, self._noted)
+
+    def _noted(self, number: int, _: object) -> None:
+        """Its byte is written by now. Whoever asks to stop does not wait for an import."""
+        if self._is_loading and number in (signal.SIGTERM, signal.SIGINT):
+            self._is_loading = False
+            raise _Stop
+
+    def _hear(self) -> None:
+        try:
+            heard = self._woken.recv(4096)
+        except BlockingIOError:
+            return
+        for number in heard:
+            if number == signal.SIGHUP and self._result is None:
+                self._reload()
+            elif number == signal.SIGINT and self._result is not None:
+                for place in self._places:
+                    place.kill_at = self._now()
+            elif number in (signal.SIGTERM, signal.SIGINT):
+                self._stop(0)
+
+    def _stop(self, result: int) -> None:
+        """Let every worker drain, and start no more."""
+        if self._result is None:
+            self._result = result
+            self._say("stopping", level="info")
+        for place in self._places:
+            place.start_at = None
+            place.ask_to_stop(self._now() + self._settings.drain)
+
+    def _reload(self) -> None:
+        """Let every worker drain, and start another in its place: what it holds must be free first."""
+        self._say("reloading", level="info")
+        for place in self._places:
+            place.lives.clear()
+            if place.start_at is not None:
+                place.start_at = self._now()
+            place.ask_to_stop(self._now() + self._settings.drain)
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    def _workers(self) -> dict[int, Place]:
+        return {place.worker.pid: place for place in self._places if place.worker is not None}
+
+    def _start(self, place: Place) -> Born | None:
+        """Start its next worker, if that is due."""
+        if place.start_at is None or place.start_at > self._now():
+            return None
+        place.started_at = self._now()
+        place.oom_kills = oom_kills()
+        try:
+            if imports.can_fork():
+                others = [each.worker.lifeline for each in self._workers().values() if each.worker]
+                started = processes.fork(place.cause, [self._woken, self._waker, *others])
+            else:
+                started = processes.spawn(self._settings, place.cause, self._sockets)
+        except OSError as error:
+            self._say(f"no worker could be started: {error}; trying again in {TRY_AGAIN:g} s")
+            place.start_at = self._now() + TRY_AGAIN
+            return None
+        if isinstance(started, Born):
+            return started
+        place.worker, place.start_at, place.kill_at = started, None, None
+        if self._load_at is None:
+            self._load_at = self._now() + LOAD_AFTER
+        self._say(f"worker {started.pid} was {started.how}", level="info")
+        return None
+
+    def _bury(self) -> None:
+        """See who has ended, and when the next one starts."""
+        workers = self._workers()
+        for pid, code in processes.ended(workers):
+            place = workers.get(pid)
+            if place is not None:
+                self._ended(place, pid, code)
+
+    def _ended(self, place: Place, pid: int, code: int) -> None:
+        assert place.worker is not None
+        now, kills = self._now(), oom_kills()
+        was_asked = place.kill_at is not None
+        death = Death(
+            code,
+            lived=now - place.started_at,
+            was_ready=processes.is_ready(place.worker.lifeline),
+            asked=was_asked,
+            oom_kills=0 if kills is None or place.oom_kills is None else kills - place.oom_kills,
+        )
+        place.worker.lifeline.close()
+        place.worker, place.kill_at = None, None
+        is_first = place.cause is None and not place.lives
+        place.lives.append(death.lived)
+        if self._result is not None:
+            self._say(described(pid, death), level="info")
+            return
+        if code == REFUSED and is_first:  # it has said why
+            self._stop(USAGE)
+            return
+        place.cause = handed_on(death, place.cause)
+        if was_asked:
+            place.lives.clear()
+        wait = wait_after(place.lives)
+        place.start_at = now + wait
+        later = f" in {wait:g} s" if wait else ""
+        text = f"{described(pid, death)}; starting another{later} (cause: {place.cause})"
+        self._say(text, level="info" if was_asked else "warning")
+
+    def _kill(self) -> None:
+        """Those whose time is over."""
+        for pid, place in self._workers().items():
+            if place.kill_at is not None and place.kill_at <= self._now():
+                self._say(f"worker {pid} has not stopped in time, and is killed")
+                place.kill_at = float("inf")
+                processes.kill(pid)
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """One import, once the first worker is ready and nothing else is to be done."""
+        if not self._to_load or self._load_at is None or self._result is not None:
+            return
+        is_ready = any(
+            place.worker is not None and processes.is_ready(place.worker.lifeline)
+            for place in self._places
+        )
+        if is_ready or self._now() >= self._load_at:
+            self._load_at = 0.0
+            try:
+                self._is_loading = True
+                imports.load(self._to_load.popleft())
+                self._is_loading = False
+            except _Stop:  # what is half loaded is never forked
+                self._to_load.clear()
+            if not self._to_load:
+                imports.share_memory()
+                self._say("everything is loaded", level="debug")
+
+    def _wait(self) -> None:
+        """Until a signal comes, the first worker is ready, or something is due."""
+        moments = [place.start_at for place in self._places] + [p.kill_at for p in self._places]
+        lines: list[socket.socket] = []
+        if self._to_load and self._result is None:
+            moments.append(self._load_at)
+            lines = [each.worker.lifeline for each in self._places if each.worker is not None]
+        due = min((each for each in moments if each is not None), default=float("inf"))
+        timeout = None if due == float("inf") else max(0.0, due - self._now())
+        select.select([self._woken, *lines], [], [], timeout)
+
+    def _now(self) -> float:
+        return time.monotonic()
+
+    def _say(self, text: str, *, level: str = "warning") -> None:
+        """Deaths are told at every level of logging: whoever wants to hear only of errors wants those."""
+        wanted = LEVELS.get(self._settings.log_level, LEVELS["info"])
+        if LEVELS[level] >= min(wanted, LEVELS["warning"]):
+            with contextlib.suppress(OSError):  # whoever has read it is gone
+                sys.stderr.write(f"outlast: {text}\n")
+                sys.stderr.flush()

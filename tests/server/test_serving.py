@@ -1,0 +1,273 @@
+"""What the supervisor decides, as tables; and an application that is told to leave."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast import Agent, App, Host
+from outlast.cli.serving import imports
+from outlast.cli.serving.deaths import (
+    SETTLED,
+    WAITS,
+    Death,
+    cause_of,
+    described,
+    handed_on,
+    wait_after,
+)
+from outlast.cli.serving.listening import CannotListen, listen, url
+from outlast.cli.serving.memory import oom_kills
+from outlast.cli.serving.settings import NO_MEMORY, Settings, refusal
+from outlast.server.serving import time_for_work
+
+QUICK = 0.5
+
+
+@pytest.mark.parametrize(
+    ("lives", "wait"),
+    [
+        ([], 0.0),
+        ([QUICK], 0.0),
+        ([QUICK] * 2, 0.0),
+        ([QUICK] * 3, 0.2),
+        ([QUICK] * 4, 0.5),
+        ([QUICK] * 5, 1.0),
+        ([QUICK] * 6, 2.0),
+        ([QUICK] * 10, 30.0),
+        ([QUICK] * 1000, 30.0),
+        ([SETTLED], 0.0),
+        ([*[QUICK] * 9, SETTLED], 0.0),
+        ([*[QUICK] * 9, SETTLED, QUICK, QUICK], 0.0),
+        ([*[QUICK] * 9, SETTLED, *[QUICK] * 3], 0.2),
+    ],
+)
+def test_a_worker_that_goes_on_dying_is_started_later_and_later(
+    lives: list[float], wait: float
+) -> None:
+    assert wait_after(lives) == wait
+
+
+def test_waits_only_grow() -> None:
+    assert list(WAITS) == sorted(WAITS)
+    assert max(WAITS) == 30.0
+
+
+@pytest.mark.parametrize(
+    ("death", "cause"),
+    [
+        (Death(-signal.SIGKILL, 1.0), "crashed"),
+        (Death(-signal.SIGSEGV, 1.0), "crashed"),
+        (Death(1, 1.0), "crashed"),
+        (Death(3, 1.0), "crashed"),
+        (Death(0, 1.0), "deploy"),
+        (Death(-signal.SIGTERM, 1.0), "deploy"),
+        (Death(-signal.SIGINT, 1.0), "deploy"),
+        (Death(-signal.SIGKILL, 1.0, asked=True), "deploy"),
+        (Death(1, 1.0, asked=True), "deploy"),
+        (Death(-signal.SIGKILL, 1.0, oom_kills=1), "oom"),
+        (Death(-signal.SIGSEGV, 1.0, oom_kills=1), "crashed"),
+        (Death(NO_MEMORY, 1.0), "oom"),
+    ],
+)
+def test_the_word_for_a_death(death: Death, cause: str) -> None:
+    assert cause_of(death) == cause
+
+
+@pytest.mark.parametrize(
+    ("was_ready", "told", "next_is_told"),
+    [
+        (True, None, "crashed"),
+        (True, "oom", "crashed"),
+        (False, None, "crashed"),
+        (False, "oom", "oom"),
+        (False, "deploy", "deploy"),
+    ],
+)
+def test_what_was_told_to_a_worker_that_never_started_is_told_again(
+    was_ready: bool, told: str | None, next_is_told: str
+) -> None:
+    assert handed_on(Death(1, 1.0, was_ready=was_ready), told) == next_is_told
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (-9, "worker 5 was killed by SIGKILL after 4.2 s"),
+        (-64, "worker 5 was killed by SIGRTMAX after 4.2 s"),
+        (-99, "worker 5 was killed by signal 99 after 4.2 s"),
+        (3, "worker 5 ended with exit status 3 after 4.2 s"),
+    ],
+)
+def test_a_death_is_described(code: int, text: str) -> None:
+    assert described(5, Death(code, 4.21)) == text
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "count"),
+    [
+        ("0::/a/b\n", {"a/b/memory.events": "low 0\noom 2\noom_kill 3\n"}, 3),
+        ("0::/\n", {"memory.events": "oom_kill 1\noom_group_kill 0\n"}, 1),
+        ("0::/\n", {}, None),
+        ("0::/\n4:memory:/x\n", {"memory/x/memory.oom_control": "under_oom 0\noom_kill 7\n"}, 7),
+        ("0::/\n4:cpu,memory:/x\n", {"memory/memory.oom_control": "oom_kill 8\n"}, 8),
+        ("0::/\n4:memory:/x\n", {"memory/x/memory.oom_control": "under_oom 0\n"}, None),
+        ("nonsense", {}, None),
+    ],
+)
+def test_the_counter_of_a_control_group_is_found(
+    tmp_path: Path, groups: str, files: dict[str, str], count: int | None
+) -> None:
+    (tmp_path / "groups").write_text(groups)
+    for name, text in files.items():
+        path = tmp_path / "mounted" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert oom_kills(tmp_path / "groups", tmp_path / "mounted") == count
+
+
+def test_where_there_are_no_control_groups_there_is_no_counter(tmp_path: Path) -> None:
+    assert oom_kills(tmp_path / "none", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("workers", "store", "is_refused"),
+    [
+        (1, None, False),
+        (1, "sqlite:///a.db", False),
+        (2, "postgresql://h/d", False),
+        (2, "postgres://h/d", False),
+        (2, "sqlite:///a.db", True),
+        (2, None, True),
+    ],
+)
+def test_several_workers_need_postgresql(workers: int, store: Any, is_refused: bool) -> None:
+    assert (refusal(workers, store) is not None) == is_refused
+
+
+def test_settings_reach_a_fresh_process() -> None:
+    settings = Settings("a:b", "::1", 1, "sqlite:///ü.db", "debug", 3, 0.5)
+    assert Settings.decode(settings.encode()) == settings
+
+
+@pytest.mark.parametrize(("drain", "work"), [(0.0, 0.0), (1.0, 0.8), (10.0, 8.0), (100.0, 98.0)])
+def test_a_part_of_the_time_is_kept_for_handing_over(drain: float, work: float) -> None:
+    assert time_for_work(drain) == pytest.approx(work)
+
+
+def test_listening_says_where() -> None:
+    (made,) = listen("127.0.0.1", 0)
+    with made:
+        port = made.getsockname()[1]
+        assert url(made) == f"http://127.0.0.1:{port}"
+        with pytest.raises(CannotListen, match="in use"):
+            listen("127.0.0.1", port)
+    with pytest.raises(CannotListen, match="no address"):
+        listen("no such host.invalid", 0)
+
+
+def test_what_cannot_be_imported_is_left_to_the_worker(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "broken_sdk.py").write_text("raise RuntimeError('no')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    imports.load("broken_sdk")
+    imports.load("no.such.module")
+
+
+# --- the host and the application ------------------------------------------------------------------
+
+
+class Quiet(Agent):
+    pass
+
+
+def test_a_host_knows_the_words() -> None:
+    assert Host([Quiet]).cause is None
+    assert Host([Quiet], cause="unknown").cause is None
+    assert Host([Quiet], cause="oom").cause == "oom"
+    with pytest.raises(ValueError, match="cause is crashed, oom, deploy or unknown, not 'bored'"):
+        Host([Quiet], cause="bored")
+
+
+@pytest.mark.parametrize(
+    ("told", "cause"), [(None, None), ("", None), ("oom", "oom"), ("unknown", None), ("x", None)]
+)
+async def test_an_application_reads_what_its_supervisor_says(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, told: str | None, cause: str | None
+) -> None:
+    monkeypatch.delenv("OUTLAST_CAUSE", raising=False)
+    app = App([Quiet], sqlite_url)
+    if told is not None:
+        monkeypatch.setenv("OUTLAST_CAUSE", told)
+    async with app.lifespan():
+        assert app.host.cause == cause
+
+
+async def test_what_an_application_says_itself_stays(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLAST_CAUSE", "oom")
+    app = App([Quiet], sqlite_url, cause="deploy")
+    async with app.lifespan():
+        assert app.host.cause == "deploy"
+
+
+async def test_what_runs_is_marked_once_before_the_host_drains(sqlite_url: str) -> None:
+    marked: list[tuple[str, str]] = []
+
+    async def mark(cause: str) -> None:
+        marked.append((cause, app.host._state))
+
+    app = App([Quiet], sqlite_url)
+    app.host.mark_interruptions = mark  # type: ignore[attr-defined]
+    async with app.lifespan():
+        await app.leave(5.0)
+        await app.leave(5.0)
+        assert marked == [("deploy", "running")]
+    assert marked == [("deploy", "running")]
+    app = App([Quiet], sqlite_url)
+    app.host.mark_interruptions = mark  # type: ignore[attr-defined]
+    async with app.lifespan():
+        pass  # a server that is not ours
+    assert marked == [("deploy", "running")] * 2
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("how", ["raises", "hangs"])
+async def test_a_mark_that_fails_holds_up_no_stop(sqlite_url: str, how: str) -> None:
+    async def mark(_: str) -> None:
+        if how == "raises":
+            raise RuntimeError("no")
+        await asyncio.sleep(1000)
+
+    app = App([Quiet], sqlite_url)
+    app.host.mark_interruptions = mark  # type: ignore[attr-defined]
+    began = asyncio.get_running_loop().time()
+    async with app.lifespan():
+        pass
+    assert app.host._state == "stopped"
+    assert asyncio.get_running_loop().time() - began < 5
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("within", "own", "took"), [(None, 7.0, 7.0), (3.0, 7.0, 3.0), (9.0, 7.0, 7.0)]
+)
+async def test_running_work_has_the_time_that_is_left(
+    sqlite_url: str, within: float | None, own: float, took: float
+) -> None:
+    class Busy(Agent):
+        async def work(self) -> None:
+            await asyncio.sleep(1000)
+
+    app = App([Busy], sqlite_url, shutdown_timeout=own)
+    async with app.lifespan():
+        working = asyncio.ensure_future(app.host.get(Busy, "a").work())
+        await asyncio.sleep(0.1)
+        began = asyncio.get_running_loop().time()
+        await app.leave(within)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(took, abs=0.5)
+    await asyncio.gather(working, return_exceptions=True)
