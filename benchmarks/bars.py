@@ -113,6 +113,30 @@ def chat_bars(numbers: Numbers) -> Iterator[Bar]:
         yield Bar(f"{what} of a turn, after 500 turns against after 10", growth, 1.1, "x")
 
 
+def wire_bars(numbers: Numbers) -> Iterator[Bar]:
+    """Answers over WebSockets, sockets that stream or idle, and catching up."""
+    get = numbers.get
+    for workload, how_many in (("wire", "1 stream"), ("wirec", "50 streams")):
+        rate = numbers.over_floor(workload, "full", "per_s")
+        claim = f"{how_many} over the wire: deltas/s against a bare socket"
+        yield Bar(claim, rate, 0.5, "x", at_least=True)
+        ours = get(workload, "ours-full", "per_s")
+        for peer, system, limit in (("LangGraph", "langgraph-sqlite", 1), ("Think", "think", 5)):
+            times = divided(ours, get(workload, system, "per_s"))
+            claim = f"{how_many} over the wire: deltas/s against {peer}"
+            yield Bar(claim, times, limit, "x", at_least=True)
+    turn = divided(get("wiret", "ours-full", "wall_ms"), get("wiret", "think", "wall_ms"))
+    yield Bar("a tiny turn over the wire: wall against Think", turn, 0.5, "x")
+    p99 = get("load", "ours-full", "p99_ms")
+    yield Bar("5,000 deltas/s to 100 of 1,000 sockets: p99 delay", p99, 50, " ms")
+    yield Bar(
+        "an idle socket and its agent: memory", get("idle", "ours-full", "each_kb"), 40, " KB"
+    )
+    for kind, what in (("live", "a running answer"), ("stored", "a finished answer")):
+        took = get("catchup", f"ours-{kind}", "wall_ms")
+        yield Bar(f"catching up 4,000 deltas of {what}", took, 150, " ms")
+
+
 def bars(found: Medians) -> Iterator[Bar]:
     """All of them, in the order of the workloads."""
     numbers = Numbers(found)
@@ -138,5 +162,6 @@ def bars(found: Medians) -> Iterator[Bar]:
         "100,000 idle agents: CPU", get("w5", "ours-idle", "idle_cpu_pct"), NO_IDLE_CPU_PCT, " %"
     )
     yield Bar("100,000 idle agents: waking one", get("w5", "ours-idle", "wake_ms"), 2, " ms")
+    yield from wire_bars(numbers)
     yield Bar("importing Agent and Host", get("import", "ours-import", "wall_ms"), 200, " ms")
     yield Bar("importing Think and tool", get("import", "ours-chat", "wall_ms"), 300, " ms")

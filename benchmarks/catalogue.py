@@ -38,6 +38,10 @@ class Job:
     def needs_restate(self) -> bool:
         return self.system.startswith("restate") and self.workload != "import"
 
+    @property
+    def needs_workerd(self) -> bool:
+        return self.system == "think"
+
 
 WORKLOADS = {
     "w1": "One durable checkpoint after another (about 200 bytes, in a running unit)",
@@ -52,6 +56,12 @@ WORKLOADS = {
     "w3s": "What a turn asks of the store, after 10 turns of a conversation and after 500",
     "w3x": "A tool call beside the tool's own work, and beside a call of a tool that does not exist",
     "w5": "A fresh host over a store that knows 100,000 idle agents",
+    "wire": "One streamed answer of 500 deltas after another, over a WebSocket",
+    "wirec": "Streamed answers of 500 deltas over WebSockets, 50 at once",
+    "wiret": "A turn over a WebSocket: from the question to the frame that ends an answer of one delta",
+    "load": "1,000 sockets to 1,000 agents, 100 of which stream 50 deltas/s",
+    "idle": "1,000 sockets to 1,000 agents that say nothing",
+    "catchup": "A tab that comes late: from its handshake to the last of 4,000 stored deltas",
     "import": "Import time in a fresh process, without the interpreter's own start",
 }
 
@@ -59,7 +69,8 @@ WORKLOADS = {
 def jobs() -> list[Job]:
     """All jobs, in the order of the tables."""
     from benchmarks import chat_floors, floors, imports, ours, ours_chat, ours_tools
-    from benchmarks.peers import dbos, langgraph, pydantic_ai, restate
+    from benchmarks.peers import dbos, langgraph, pydantic_ai, restate, think
+    from benchmarks.wire import jobs as wire
 
     sources = (
         floors,
@@ -68,6 +79,8 @@ def jobs() -> list[Job]:
         dbos,
         restate,
         pydantic_ai,
+        wire,
+        think,
         imports,
         ours,
         ours_chat,

@@ -23,11 +23,18 @@ QUESTION = "Tell me something."
 Hear = Callable[[str], None]
 Talk = Callable[[str, Hear], Awaitable[None]]
 """One turn of the conversation of this name; every delta of the answer is heard."""
+Pace = Callable[[int], Awaitable[None]]
+"""Waits until the i-th delta may be said."""
 
 
-def now() -> str:
+def now(_: int = 0) -> str:
     """A delta of 13 characters or so that says when it was made."""
     return f"{time.perf_counter():.6f} "
+
+
+def numbered(i: int) -> str:
+    """The same with its place in the answer, so that a listener knows whether one is missing."""
+    return f"{i} {time.perf_counter():.6f} "
 
 
 def conversation(i: int) -> str:
@@ -35,14 +42,19 @@ def conversation(i: int) -> str:
     return f"chat-{i}"
 
 
-def noise() -> str:
+def noise(_: int = 0) -> str:
     """A delta of 40 characters that no store can make smaller than it is."""
     return random.randbytes(20).hex()
 
 
 @cache
-def model(deltas: int = DELTAS, say: Callable[[], str] = now) -> Any:
-    """A model of Pydantic AI: the same one for outlast, for Pydantic AI's agent and for the floor."""
+def model(
+    deltas: int = DELTAS, say: Callable[[int], str] = now, pace: Callable[[], Pace] | None = None
+) -> Any:
+    """A model of Pydantic AI: the same one for outlast, for Pydantic AI's agent and for the floor.
+
+    Each answer has a pace of its own, which is awaited before each delta and after the last.
+    """
     from dataclasses import dataclass
     from datetime import UTC, datetime
 
@@ -57,9 +69,14 @@ def model(deltas: int = DELTAS, say: Callable[[], str] = now) -> Any:
 
         async def _get_event_iterator(self) -> Any:
             said = self._parts_manager.handle_text_delta
-            for _ in range(deltas):
-                for event in said(vendor_part_id=None, content=say()):
+            paced = pace() if pace is not None else None
+            for i in range(deltas):
+                if paced is not None:
+                    await paced(i)
+                for event in said(vendor_part_id=None, content=say(i)):
                     yield event
+            if paced is not None:
+                await paced(deltas)
             self.finish_reason = "stop"
 
         async def close_stream(self) -> None:

@@ -36,6 +36,7 @@ STREAMED = (
     Column("p50 ms", "p50_ms", ratios=False),
     Column("p99 ms", "p99_ms", ratios=False),
 )
+WIRED = STREAMED[:2]
 COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "w1": EACH,
     "w1b": (
@@ -68,6 +69,22 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("RSS MB", "rss_mb", ratios=False),
         Column("idle CPU %", "idle_cpu_pct", ratios=False),
         Column("wake ms", "wake_ms", ratios=False),
+    ),
+    "wire": WIRED,
+    "wirec": WIRED,
+    "wiret": (Column("wall ms", "wall_ms"), Column("CPU ms", "cpu_ms")),
+    "load": (
+        RATE,
+        Column("p50 ms", "p50_ms", ratios=False),
+        Column("p99 ms", "p99_ms"),
+        Column("max ms", "max_ms", ratios=False),
+        Column("CPU %", "cpu_pct"),
+        Column("RSS MB", "rss_mb"),
+    ),
+    "idle": (Column("KB each", "each_kb"), Column("idle CPU %", "idle_cpu_pct", ratios=False)),
+    "catchup": (
+        Column("median ms", "wall_ms", ratios=False),
+        Column("max ms", "max_ms", ratios=False),
     ),
     "import": (Column("wall ms", "wall_ms"), Column("CPU ms", "cpu_ms")),
 }

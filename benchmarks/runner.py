@@ -117,6 +117,8 @@ class Bench:
         """Runs the job once."""
         if job.needs_restate and not self.restate:
             return Outcome(job, rep, problem=f"not run: {servers.why_no_restate()}")
+        if job.needs_workerd and not servers.workerd():
+            return Outcome(job, rep, problem=f"not run: {servers.why_no_workerd()}")
         calibration = calibrate()
         with self.place(job) as place:
             metrics, problem = in_fresh_process(job, size, place)

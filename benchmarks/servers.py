@@ -1,4 +1,4 @@
-"""The servers that jobs need: a real PostgreSQL from a wheel, and Restate's from npm."""
+"""The servers that jobs need: a real PostgreSQL from a wheel, Restate's and workerd from npm."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RESTATE_FOLDER = Path(__file__).parent / ".restate"
+THINK_FOLDER = Path(__file__).parent / "peers/think"
 
 
 def restate_server() -> Path | None:
@@ -25,6 +26,18 @@ def restate_server() -> Path | None:
 def why_no_restate() -> str:
     """Why the Restate rows are missing."""
     return "no npm" if shutil.which("npm") is None else "npm could not install Restate's server"
+
+
+def workerd() -> Path | None:
+    """The runtime's executable, if npm has installed it and the worker is bundled."""
+    pattern = "node_modules/@cloudflare/workerd-*/bin/workerd"
+    found = next(iter(sorted(THINK_FOLDER.glob(pattern))), None)
+    return found if (THINK_FOLDER / "dist/worker.js").exists() else None
+
+
+def why_no_workerd() -> str:
+    """Why the rows of Think are missing."""
+    return "no npm" if shutil.which("npm") is None else "npm could not install or bundle Think"
 
 
 @dataclass(frozen=True)

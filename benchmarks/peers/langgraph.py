@@ -11,7 +11,7 @@ from benchmarks.drive import Driver, at_a_time, in_loop, one_by_one
 from benchmarks.payload import payload
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from benchmarks.meter import Metrics
     from benchmarks.place import Place
@@ -98,7 +98,7 @@ async def units(driver: Driver, store: str, place: Place, n: int) -> Metrics:
         return await driver(unit, n, place.meter())
 
 
-def talking_graph(deltas: int) -> Any:
+def talking_graph(deltas: int, say: Callable[[int], str] = now) -> Any:
     """A graph whose one node asks a model of so many deltas."""
     from langchain_core.language_models.chat_models import BaseChatModel
     from langchain_core.messages import AIMessageChunk
@@ -114,8 +114,8 @@ def talking_graph(deltas: int) -> Any:
             raise NotImplementedError("it streams, and nothing else")
 
         async def _astream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
-            for _ in range(deltas):
-                yield ChatGenerationChunk(message=AIMessageChunk(content=now()))
+            for i in range(deltas):
+                yield ChatGenerationChunk(message=AIMessageChunk(content=say(i)))
 
     talker = Talker()
 

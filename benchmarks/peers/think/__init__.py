@@ -1,0 +1,52 @@
+"""Cloudflare's Think in workerd, with its own wire protocol, which is the one that outlast speaks.
+
+`worker.js` is the agent, `workerd.capnp` how it is run, both without miniflare. `script/bench` installs
+what `package-lock.json` names and bundles the worker into `dist/`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.catalogue import Job
+from benchmarks.deltas import AT_ONCE, DELTAS
+from benchmarks.processes import free_port, process, request_when_ready
+from benchmarks.servers import workerd
+from benchmarks.wire.jobs import measured
+from benchmarks.wire.workloads import Serving, streams, turns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.place import Place
+
+HERE = Path(__file__).parent
+
+
+@contextmanager
+def serving(place: Place, deltas: int) -> Iterator[Serving]:
+    """workerd with its SQLite files in the job's directory."""
+    port = free_port()
+    command = [
+        str(workerd()),
+        "serve",
+        str(HERE / "workerd.capnp"),
+        f"--socket-addr=http=127.0.0.1:{port}",
+        f"--directory-path=disk={place.directory}",
+    ]
+    log = str(place.directory / "server.log")
+    with process(command, os.environ | {"DELTAS": str(deltas)}, log) as pid:
+        request_when_ready(f"http://127.0.0.1:{port}/healthz")
+        yield Serving(port, pid)
+
+
+LABEL = "Cloudflare's Think in workerd"
+
+JOBS = [
+    Job("wire", "think", LABEL, "full", measured(streams, serving, 1, DELTAS), 20),
+    Job("wirec", "think", LABEL, "full", measured(streams, serving, AT_ONCE, DELTAS), 100),
+    Job("wiret", "think", LABEL, "full", measured(turns, serving), 100),
+]

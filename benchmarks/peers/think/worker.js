@@ -1,0 +1,45 @@
+// Think with a model that talks without a pause: what outlast's agent is in `benchmarks/wire`.
+import { routeAgentRequest } from "agents";
+import { Think } from "@cloudflare/think";
+
+const usage = {
+  inputTokens: { total: 1, noCache: 1, cacheRead: 0, cacheWrite: 0 },
+  outputTokens: { total: 1, text: 1, reasoning: 0 }
+};
+
+function* answer(deltas) {
+  yield { type: "stream-start", warnings: [] };
+  yield { type: "text-start", id: "t" };
+  // As long as the deltas of the other systems, which tell the time: workerd's clock stands still here.
+  for (let i = 0; i < deltas; i++) yield { type: "text-delta", id: "t", delta: `${i} 12345.678901 ` };
+  yield { type: "text-end", id: "t" };
+  yield { type: "finish", finishReason: { unified: "stop", raw: undefined }, usage };
+}
+
+function talker(deltas) {
+  return {
+    specificationVersion: "v4",
+    provider: "bench",
+    modelId: "talker",
+    supportedUrls: {},
+    async doGenerate() {
+      throw new Error("it streams, and nothing else");
+    },
+    async doStream() {
+      return { stream: ReadableStream.from(answer(deltas)) };
+    }
+  };
+}
+
+export class Chat extends Think {
+  getModel() {
+    return talker(Number(this.env.DELTAS));
+  }
+}
+
+export default {
+  async fetch(request, env) {
+    if (new URL(request.url).pathname === "/healthz") return new Response("ok");
+    return (await routeAgentRequest(request, env)) ?? new Response("Not found", { status: 404 });
+  }
+};

@@ -1,0 +1,28 @@
+# Think in workerd, without miniflare between: `workerd serve --socket-addr http=... --directory-path disk=...`.
+using Workerd = import "/workerd/workerd.capnp";
+
+const config :Workerd.Config = (
+  services = [
+    (name = "think", worker = .think),
+    (name = "disk", disk = (writable = true)),
+  ],
+  sockets = [(name = "http", http = (), service = "think")],
+  # "agents" imports cloudflare:email, whose inside is not part of workerd.
+  extensions = [(modules = [(
+    name = "cloudflare-internal:email",
+    internal = true,
+    esModule = "export default { EmailMessage: class EmailMessage {} };",
+  )])],
+);
+
+const think :Workerd.Worker = (
+  modules = [(name = "worker.js", esModule = embed "dist/worker.js")],
+  compatibilityDate = "2026-04-01",
+  compatibilityFlags = ["nodejs_compat"],
+  bindings = [
+    (name = "Chat", durableObjectNamespace = "Chat"),
+    (name = "DELTAS", fromEnvironment = "DELTAS"),
+  ],
+  durableObjectNamespaces = [(className = "Chat", uniqueKey = "outlast-bench-chat", enableSql = true)],
+  durableObjectStorage = (localDisk = "disk"),
+);
