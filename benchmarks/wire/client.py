@@ -47,7 +47,7 @@ class Answer:
 
     def __init__(self, *, is_timed: bool = False) -> None:
         self.heard = 0
-        self.delays: list[float] = []
+        self.times: list[tuple[float, float]] = []  # when a delta was heard, and how late
         self._is_timed = is_timed
 
     def hear(self, data: bytes, at: int, stop: int) -> None:
@@ -58,7 +58,8 @@ class Answer:
         self.heard += 1
         if self._is_timed:
             at += len(expected)
-            self.delays.append(time.perf_counter() - float(data[at : data.index(b" ", at, stop)]))
+            made, now = float(data[at : data.index(b" ", at, stop)]), time.perf_counter()
+            self.times.append((now, now - made))
 
 
 class Tab(asyncio.Protocol):

@@ -236,13 +236,22 @@ def application(settings: Settings) -> Any:
     return talking(Bare(settings) if settings.system == "floor" else Graph(settings))
 
 
+def gathering() -> Any:
+    """The protocol that `outlast serve` adds to uvicorn's options."""
+    from outlast.server.gathering import protocol
+
+    return protocol()
+
+
 def main(port: str, settings: str) -> None:
-    """Serves until it is killed, with the options of `outlast serve`."""
+    """Serves until it is killed; outlast with the options of `outlast serve`."""
     import uvicorn
 
     raise_limits()
+    asked = Settings(**json.loads(settings))
     uvicorn.run(
-        application(Settings(**json.loads(settings))),
+        application(asked),
+        ws=gathering() if asked.system == "ours" else "auto",
         host="127.0.0.1",
         port=int(port),
         log_level="error",

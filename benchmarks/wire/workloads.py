@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SOCKETS = 1000
 STREAMING = 100
+RAMP_SECONDS = 2  # in which they begin, one after another; what is measured begins later
 OPENING = 50  # connections that are being opened at a time
 WARM_SOCKETS = 50
 IDLE_SECONDS = 5.0
@@ -129,18 +130,24 @@ async def turns(serve: Serve, place: Place, n: int) -> Metrics:
 async def load(serve: Serve, place: Place, seconds: int) -> Metrics:
     """A thousand sockets to as many agents, a hundred of which stream 50 deltas a second."""
     raise_limits()
-    deltas = seconds * A_SECOND
+    deltas = (seconds + RAMP_SECONDS + 2) * A_SECOND
     with serve(place, deltas) as server:
         tabs = await open_tabs(server, [f"chat-{i}" for i in range(SOCKETS)])
 
         async def stream(i: int) -> Answer:
-            await asyncio.sleep(i / STREAMING / A_SECOND)  # people do not speak in unison
+            await asyncio.sleep(i / STREAMING * RAMP_SECONDS)  # people do not speak in unison
             return await tabs[i].ask(f"r{i}", QUESTION, deltas, is_timed=True)
 
+        streaming = [asyncio.create_task(stream(i)) for i in range(STREAMING)]
+        await asyncio.sleep(RAMP_SECONDS + 1)
         with ServerMeter(server) as meter:
-            answers = await asyncio.gather(*(stream(i) for i in range(STREAMING)))
+            began = time.perf_counter()
+            await asyncio.sleep(seconds)
+            ended = time.perf_counter()
         resident = server.resident_kb()
-    delays = sorted(delay for answer in answers for delay in answer.delays)
+        answers = await asyncio.gather(*streaming)  # to the last delta, for none may be lost
+    heard = [each for answer in answers for each in answer.times]
+    delays = sorted(delay for at, delay in heard if began <= at < ended)
     n = len(delays)
     return {
         "per_s": n / meter.wall,

@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed
 
 from conformance.fixture_agent import FixtureAgent
 from outlast import App
+from outlast.server.gathering import protocol
 
 LONG = 10.0  # seconds that anything may take
 
@@ -55,13 +56,14 @@ class Served:
 
 @asynccontextmanager
 async def serving(app: Any, **options: Any) -> AsyncIterator[Served]:
-    """Serve an ASGI application for real, on a port of its own."""
+    """Serve an ASGI application for real, on a port of its own, as `outlast serve` does."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     given: dict[str, Any] = {"log_level": "error", "lifespan": "on", **options}
     given.setdefault("timeout_graceful_shutdown", 5)
+    given.setdefault("ws", protocol())
     server = uvicorn.Server(uvicorn.Config(app, **given))
     task = asyncio.create_task(server.serve(sockets=[listening]))
     try:

@@ -47,6 +47,6 @@ LABEL = "Cloudflare's Think in workerd"
 
 JOBS = [
     Job("wire", "think", LABEL, "full", measured(streams, serving, 1, DELTAS), 20),
-    Job("wirec", "think", LABEL, "full", measured(streams, serving, AT_ONCE, DELTAS), 100),
+    Job("wirec", "think", LABEL, "full", measured(streams, serving, AT_ONCE, DELTAS), 50),
     Job("wiret", "think", LABEL, "full", measured(turns, serving), 100),
 ]
