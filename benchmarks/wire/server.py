@@ -1,4 +1,4 @@
-"""The other side: `python -m benchmarks.wire.server PORT SETTINGS` serves agents as `outlast serve` does."""
+"""The other side: `python -m benchmarks.wire.server PORT SETTINGS`."""
 
 from __future__ import annotations
 
@@ -229,35 +229,19 @@ def talking(talker: Bare | Graph) -> Any:
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-def application(settings: Settings) -> Any:
-    """The ASGI application that these settings mean."""
-    if settings.system == "ours":
-        return ours(settings)
-    return talking(Bare(settings) if settings.system == "floor" else Graph(settings))
-
-
-def gathering() -> Any:
-    """The protocol that `outlast serve` adds to uvicorn's options."""
-    from outlast.server.gathering import protocol
-
-    return protocol()
-
-
 def main(port: str, settings: str) -> None:
-    """Serves until it is killed; outlast with the options of `outlast serve`."""
-    import uvicorn
-
+    """Serves until it is killed: outlast as `outlast serve` does, the others with uvicorn as it is."""
     raise_limits()
     asked = Settings(**json.loads(settings))
-    uvicorn.run(
-        application(asked),
-        ws=gathering() if asked.system == "ours" else "auto",
-        host="127.0.0.1",
-        port=int(port),
-        log_level="error",
-        ws_max_size=4 * 1024 * 1024,
-        timeout_graceful_shutdown=1,
-    )
+    where: dict[str, Any] = {"host": "127.0.0.1", "port": int(port), "log_level": "error"}
+    if asked.system == "ours":
+        from outlast.server.serving import run
+
+        run(ours(asked), **where)
+    else:
+        import uvicorn
+
+        uvicorn.run(talking(Bare(asked) if asked.system == "floor" else Graph(asked)), **where)
 
 
 if __name__ == "__main__":

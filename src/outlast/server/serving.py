@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 from collections.abc import Callable, Generator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from outlast.server.app import App
+from outlast.server.gathering import protocol
 
 HAND_OVER = 0.2  # the part of the time for stopping in which nothing runs any more
 AT_MOST = 2.0  # seconds of it
@@ -43,6 +45,7 @@ class Server(uvicorn.Server):
             port=port,
             log_level=log_level,
             lifespan="on",
+            ws=protocol(),
             ws_max_size=application.limits.frame,
         )
         super().__init__(config)
@@ -54,6 +57,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the host, then take connections."""
         await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # what was imported stays: looking through it again and again would hold up frames
         if self._on_ready is not None:
             self._on_ready()
 
