@@ -5,7 +5,8 @@ runs each in a fresh process, and prints tables and bars. A *job* is one workloa
 *floor* is the least that must be done for the same durability, written by hand.
 
 Start reading at `catalogue` (what is run), then `job` (one process), `floors` and `ours` (two
-answers to the same task; `chat_floors` and `ours_chat` for streamed answers), `peers/` (the others).
+answers to the same task; `chat_floors` and `ours_chat` for streamed answers), `wire/` (the same over
+WebSockets), `peers/` (the others).
 `runner` drives, `report` prints, `bars` judges.
 
 Modules import only the standard library at the top: planning works before anything is installed.

@@ -1,7 +1,8 @@
 """Agents on the network: `App`, an ASGI application with the WebSocket protocol of the JavaScript clients.
 
 `routing` says which agent a URL means, `frames` what is sent, `room` and `chat_room` who is told what,
-`socket` what a connection asks, `http` the same without a socket. `serving` runs it in uvicorn.
+`socket` what a connection asks, `http` the same without a socket. `serving` runs it in uvicorn, `gathering`
+sees to it that many small frames are few large writes.
 
 This package may import everything below it; nothing below imports it.
 """
