@@ -162,6 +162,7 @@ class Host:
             make_stub=lambda agent_class, address: Stub(self, agent_class, address),
         )
         self._activations.audience = self.audience
+        self._activations.cause = self.cause
         self._state = "running"
         self._boot_task = self._in_background(self._boot(), "outlast-boot")
 
@@ -174,7 +175,7 @@ class Host:
             return
         self._state = "stopping"
         try:
-            await self._mark_interruptions("deploy")
+            await self.mark_interruptions("deploy")
             await self._drain(self._shutdown_timeout if timeout is None else seconds(timeout))
         finally:
             try:
@@ -201,7 +202,7 @@ class Host:
     ) -> None:
         await self.stop()
 
-    async def _mark_interruptions(self, cause: str) -> None:
+    async def mark_interruptions(self, cause: str) -> None:
         """Note with all that runs why it will not end here, if it does not."""
         assert self._activations is not None
         try:

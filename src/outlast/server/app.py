@@ -31,7 +31,6 @@ logger = logging.getLogger("outlast.server")
 REFUSED = 1008  # the close code after which clients do not come back
 TOO_MANY = "too many connections"
 GOING_AWAY = 1012  # the server restarts: come back
-MARK_WITHIN = 2.0  # seconds for writing down that the server stops; nobody waits longer for that
 
 Auth = Callable[[HTTPConnection], Any]
 Authorize = Callable[[Any, Any, str], Any]
@@ -116,14 +115,7 @@ class App:
         self._leaving.set()
         if within is not None:
             self._stop_at = asyncio.get_running_loop().time() + within
-        mark = getattr(self.host, "mark_interruptions", None)
-        if mark is None:
-            return
-        try:
-            async with asyncio.timeout(MARK_WITHIN):
-                await mark(causes.DEPLOY)
-        except Exception:  # the next process then takes it for a crash
-            logger.exception("what runs could not be marked as interrupted by a deploy")
+        await self.host.mark_interruptions(causes.DEPLOY)
 
     def _time_left(self) -> float | None:
         """Seconds that running work has; None: what the host says."""
