@@ -215,6 +215,12 @@ async def test_what_an_application_says_itself_stays(
         assert app.host.cause == "deploy"
 
 
+def marking(app: App, mark: Any) -> None:
+    """From now on, this is done with what runs when the host is about to stop."""
+    assert app.host._activations is not None
+    app.host._activations.mark = mark  # type: ignore[method-assign]
+
+
 async def test_what_runs_is_marked_once_before_the_host_drains(sqlite_url: str) -> None:
     marked: list[tuple[str, str]] = []
 
@@ -222,16 +228,15 @@ async def test_what_runs_is_marked_once_before_the_host_drains(sqlite_url: str) 
         marked.append((cause, app.host._state))
 
     app = App([Quiet], sqlite_url)
-    app.host.mark_interruptions = mark  # type: ignore[attr-defined]
     async with app.lifespan():
+        marking(app, mark)
         await app.leave(5.0)
         await app.leave(5.0)
         assert marked == [("deploy", "running")]
     assert marked == [("deploy", "running")]
     app = App([Quiet], sqlite_url)
-    app.host.mark_interruptions = mark  # type: ignore[attr-defined]
     async with app.lifespan():
-        pass  # a server that is not ours
+        marking(app, mark)  # a server that is not ours
     assert marked == [("deploy", "running")] * 2
 
 
@@ -244,10 +249,9 @@ async def test_a_mark_that_fails_holds_up_no_stop(sqlite_url: str, how: str) -> 
         await asyncio.sleep(1000)
 
     app = App([Quiet], sqlite_url)
-    app.host.mark_interruptions = mark  # type: ignore[attr-defined]
     began = asyncio.get_running_loop().time()
     async with app.lifespan():
-        pass
+        marking(app, mark)
     assert app.host._state == "stopped"
     assert asyncio.get_running_loop().time() - began < 5
 

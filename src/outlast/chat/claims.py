@@ -99,7 +99,12 @@ class Claims:
             return change, transcript.parent_of(begun["id"]), begun
         if entry.kind == "regenerate":
             under = await self._place_of_another_answer(entry.target)
-            return None if under is None else (await transcript.branching(under), under, None)
+            if under is None:
+                return None
+            change = await transcript.branching(under)
+            if entry.messages is not None:  # another text under the same id
+                change = transcript.with_replaced(change, json.decode(entry.messages))
+            return change, under, None
         new = await self.new(entry)
         if not new and transcript.is_answered:
             return None

@@ -77,7 +77,8 @@ class Serving:
             return None
         stream = await self._turns.stored_stream(entry)
         assert stream.end is not None
-        return StoredTurn(stream.chunks, stream.end, entry.kind == "continue", ())
+        ids = self._turns.message_ids(entry)
+        return StoredTurn(stream.chunks, stream.end, entry.kind == "continue", ids)
 
     def _options(
         self, body: Mapping[str, Any] | None, client_tools: Sequence[Any] | None, principal: Any
@@ -128,9 +129,9 @@ class Serving:
             return await self._inbox.accept(request)
         given = to_messages(list(messages), self._activation.ids)
         if given and self._is_edit(given[-1]):  # another text under the same id: answer it anew
-            await self._asking.update(given[-1])
-            target = given[-1]["id"]
-            request = Request("regenerate", "chat", id=id, target=target, options=options)
+            edited = given[-1:]
+            target = edited[0]["id"]
+            request = Request("regenerate", "chat", edited, id=id, target=target, options=options)
             return await self._inbox.accept(request)
         request = Request("message", "chat", given, id=id, options=options)
         return await self._asking.message(request, concurrency)

@@ -125,14 +125,24 @@ class Turns:
                     if message["id"] not in known:
                         known.add(message["id"])
                         shown.append(message)
+                    elif entry.kind == "regenerate":  # an edited one, and what followed it is gone
+                        ids = [each["id"] for each in shown]
+                        shown[ids.index(message["id"]) :] = [message]
         return shown
+
+    def message_ids(self, entry: EntryRow) -> tuple[str, ...]:
+        """The messages that a request has brought; of one that another life has accepted, the last."""
+        known = self._message_ids.get(entry.id)
+        if known is not None:
+            return known
+        return () if entry.target is None or entry.kind != "message" else (entry.target,)
 
     def started(self) -> Started | None:
         """The turn that runs, for those who come now."""
         live = self.live
         if live is None or live.stream.end is not None:
             return None
-        ids = self._message_ids.get(live.request_id, ())
+        ids = self.message_ids(live.entry)
         return Started(live.request_id, live.stream, live.is_continuation, ids, self.shown)
 
     def _accepted(self, entry: EntryRow) -> None:
@@ -460,7 +470,8 @@ class Turns:
         for waiter in self._waiters.pop(entry.id, ()):
             if not waiter.done():
                 waiter.set_result(end)
-        ids = self._message_ids.pop(entry.id, ())
+        ids = self.message_ids(entry)
+        self._message_ids.pop(entry.id, None)
         begun, goes_on = entry.started_at is not None, entry.kind == "continue"
         self._activation.tell(Ended(entry.id, end, begun, self.shown, goes_on, ids))
 

@@ -24,7 +24,6 @@ from outlast.core.errors import (
 )
 from outlast.core.events import Events
 from outlast.core.ids import Ids, RandomIds
-from outlast.core.text import described
 from outlast.host.activations import UNWIND_FOR, Activations, check_known
 from outlast.host.address import Address
 from outlast.host.alarms import Alarms
@@ -111,6 +110,7 @@ class Host:
         self.events = Events(self.clock)
         self.audience: Audience | None = None  # who serves connections; to be set before the start
         self._state = "new"
+        self._is_marked = False  # what runs knows that it may not end here
         self._activations: Activations | None = None  # once it is started
         self._reboots: dict[Address, tuple[int, float]] = {}  # how often in a row; when last
         self._background: set[asyncio.Task[Any]] = set()
@@ -203,13 +203,15 @@ class Host:
         await self.stop()
 
     async def mark_interruptions(self, cause: str) -> None:
-        """Note with all that runs why it will not end here, if it does not."""
-        assert self._activations is not None
+        """Note with all that runs why it will not end here, if it does not. The first time counts."""
+        if self._is_marked or self._activations is None:
+            return
+        self._is_marked = True
         try:
             async with asyncio.timeout(MARK_WITHIN):
                 await self._activations.mark(cause)
-        except (OutlastError, TimeoutError) as error:  # then the next host knows no cause
-            logger.warning("it could not be noted why the host stops: %s", described(error))
+        except Exception:  # then the next host knows no cause
+            logger.exception("it could not be noted why the host stops")
 
     async def _drain(self, timeout: float) -> None:
         if self._boot_task is not None:
