@@ -77,6 +77,14 @@ if TYPE_CHECKING:
         ToolCallDecision,
         ToolCallResultContext,
     )
+    from outlast.chat.model_errors import (
+        default_context_overflow_classifier,
+    )
+    from outlast.chat.overflow import (
+        ContextOverflow,
+        ProactiveCompaction,
+        summarise,
+    )
     from outlast.chat.recovery import (
         ChatRecovery,
         ChatRecoveryContext,
@@ -117,18 +125,18 @@ _CHAT = {
     "ChatRecoveryOptions": "recovery",
     "ChatResponseResult": "hooks",
     "ChunkContext": "hooks",
+    "ContextOverflow": "overflow",
     "Debounce": "config",
-    "has_tool_call": "config",
     "KeepRecoveringContext": "recovery",
     "Message": "results",
     "NotDone": "tools",
     "PendingToolCall": "recovery",
     "PrepareStepContext": "hooks",
+    "ProactiveCompaction": "overflow",
     "RecoveryBootEvent": "recovery",
     "RecoveryBootResult": "recovery",
     "RecoveryExhaustedContext": "recovery",
     "Session": "session",
-    "step_count_is": "config",
     "StepConfig": "hooks",
     "StepContext": "hooks",
     "StopCondition": "config",
@@ -136,7 +144,6 @@ _CHAT = {
     "Submission": "results",
     "Substitute": "hooks",
     "Think": "think",
-    "tool": "tools",
     "ToolCall": "tools",
     "ToolCallContext": "hooks",
     "ToolCallDecision": "hooks",
@@ -144,6 +151,11 @@ _CHAT = {
     "TurnConfig": "config",
     "TurnContext": "config",
     "TurnResult": "results",
+    "default_context_overflow_classifier": "model_errors",
+    "has_tool_call": "config",
+    "step_count_is": "config",
+    "summarise": "overflow",
+    "tool": "tools",
 }
 
 
@@ -178,6 +190,7 @@ __all__ = [
     "ChunkContext",
     "CommitFailed",
     "CommitRefused",
+    "ContextOverflow",
     "CorruptValue",
     "Debounce",
     "Event",
@@ -206,6 +219,7 @@ __all__ = [
     "OwnershipLost",
     "PendingToolCall",
     "PrepareStepContext",
+    "ProactiveCompaction",
     "RecoveryBootEvent",
     "RecoveryBootResult",
     "RecoveryExhaustedContext",
@@ -242,8 +256,10 @@ __all__ = [
     "TurnResult",
     "UnknownAgent",
     "ValueTooLarge",
+    "default_context_overflow_classifier",
     "has_tool_call",
     "rpc",
     "step_count_is",
+    "summarise",
     "tool",
 ]

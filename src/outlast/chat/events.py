@@ -142,6 +142,15 @@ class RecoveryFailed(ChatEvent):
     reason: str
 
 
+class ContextCompacted(ChatEvent):
+    """The conversation was too long for the model, or nearly so, and a summary was made of its beginning."""
+
+    name = "chat:context:compacted"
+    reason: str  # reactive or proactive
+    shortened: bool
+    attempt: int
+
+
 class BootDegraded(Event):
     """The agent died several times while it was starting: it starts without taking up its turns."""
 

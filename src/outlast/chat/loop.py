@@ -27,6 +27,7 @@ from outlast.chat.model import open_stream, resolve
 from outlast.chat.model_errors import is_passing
 from outlast.chat.model_settings import model_settings
 from outlast.chat.output import OutputType
+from outlast.chat.overflow import Compactions, ContextOverflow
 from outlast.chat.partial import Partial
 from outlast.chat.prompt import with_capabilities
 from outlast.chat.session import Session
@@ -54,6 +55,7 @@ class Answering(Protocol):
     max_retries: int
     chat_stream_stall_timeout: Any
     telemetry: Any
+    context_overflow: ContextOverflow
 
     def get_model(self) -> Any: ...
     def get_system_prompt(self) -> Any: ...
@@ -75,6 +77,7 @@ class Surroundings:
     session: Session = field(default_factory=Session)
     client_tools: Sequence[Any] = ()
     cache: HistoryCache = field(default_factory=HistoryCache)
+    compactions: Compactions | None = None
 
 
 async def answer(
@@ -108,7 +111,7 @@ async def _prepared(
         said = await told(agent.get_system_prompt) if said is None else said
         prompt = await _with_instructions(said, tools.toolset, context)
         system = with_capabilities(prompt, tuple(offered))
-        window = _resumed(turn, around.session.window(path))
+        window = _resumed(turn, _window(path, around))
         config = TurnConfig()
         if is_overridden(agent.before_turn):
             shown = TurnContext(
@@ -152,12 +155,18 @@ async def _prepared(
             agent, around.activation, around.ledger, around.keyed, turn, encoder, tools, context
         )
         return _Run(
-            agent, turn, config, model, calls, encoder, window, system, usage, context, around.cache
+            agent, turn, config, model, calls, encoder, path, window, system, usage, context, around
         )
     except BaseException:
         if is_inside:
             await tools.toolset.__aexit__(None, None, None)
         raise
+
+
+def _window(path: Sequence[dict[str, Any]], around: Surroundings) -> list[dict[str, Any]]:
+    """What the model is shown of the conversation: a summary of what is old, and not too much."""
+    shown = path if around.compactions is None else around.compactions.shown(path)
+    return around.session.window(shown)
 
 
 def _resumed(turn: Turn, window: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -204,12 +213,15 @@ class _Run:
     model: Model
     calls: Calls
     encoder: Encoder
+    path: Sequence[dict[str, Any]]
     window: list[dict[str, Any]]
     system: str
     usage: Any
     context: RunContext[Any]
-    cache: HistoryCache
+    around: Surroundings
     messages: list[ModelMessage] = field(default_factory=list)
+    head: int = 0  # how many of them are the conversation before this turn
+    compactions: int = 0  # that this turn has made
 
     @property
     def toolset(self) -> Any:
@@ -238,7 +250,10 @@ class _Run:
                 most -= turn.resumed.steps - first - resumes
                 first = turn.resumed.steps - resumes
             self.messages = self._conversation()
+            self.head = len(self.messages)
             while True:
+                if done:
+                    await self._shorten(done[-1])
                 if not resumes or done:
                     turn.emit(encoder.start_step(first + len(done) + 1))
                 response = await self._ask(output, done)
@@ -311,6 +326,25 @@ class _Run:
 
     # --- the model -------------------------------------------------------------------------------
 
+    async def _shorten(self, step: Step) -> None:
+        """Before the next step, if the last one came near to what the model can read."""
+        wanted, made = self.agent.context_overflow.proactive, self.around.compactions
+        if wanted is None or made is None or self.compactions >= wanted.max_compactions:
+            return
+        if not wanted.is_near(step.response.usage) or self.config.messages is not None:
+            return
+        self.compactions += 1
+        request = self.turn.request_id
+        work = made.compact(self.path, "proactive", request, self.compactions)
+        if not await self.turn.unless_stopped(work) or self.turn.resumed is not None:
+            return
+        self.window = _resumed(self.turn, _window(self.path, self.around))
+        tail = self.messages[self.head :]
+        head = to_model_messages(
+            self.window, instructions=self.system, cache=self.around.cache, shorten=True
+        ).messages
+        self.messages, self.head = [*head, *tail], len(head)
+
     def _conversation(self) -> list[ModelMessage]:
         if self.config.messages is not None:
             return list(self.config.messages)
@@ -318,7 +352,7 @@ class _Run:
         if self.turn.chain is None and (self.turn.is_continuation or self.turn.resumed is not None):
             window = [*window[:-1], self.turn.builder.message()]
         return to_model_messages(
-            window, instructions=self.system, cache=self.cache, shorten=True
+            window, instructions=self.system, cache=self.around.cache, shorten=True
         ).messages
 
     async def _ask(self, output: OutputType | None, done: Sequence[Step]) -> ModelResponse:

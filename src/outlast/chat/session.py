@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from outlast.chat.results import Message
 from outlast.core import json
 
 
@@ -25,6 +26,7 @@ class Session:
     system_prompt: str | None = None  # None: `get_system_prompt()`
     max_messages: int | None = None
     max_characters: int | None = None
+    compaction: Callable[[Sequence[Message]], Any] | None = None
 
     def with_system_prompt(self, text: str) -> Session:
         """Use this instead of `get_system_prompt()`."""
@@ -38,6 +40,12 @@ class Session:
             if limit is not None and (not isinstance(limit, int) or limit < 1):
                 raise ValueError(f"{what} is a number from 1 on, not {limit!r}")
         return replace(self, max_messages=messages, max_characters=characters)
+
+    def on_compaction(self, function: Callable[[Sequence[Message]], Any]) -> Session:
+        """How old messages become a summary: a function that returns a text, or None; may be async."""
+        if not callable(function):
+            raise TypeError(f"a compaction is a function of messages, not {function!r}")
+        return replace(self, compaction=function)
 
     def window(self, path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The end of the conversation that the model is shown. It begins with a message of the user.

@@ -29,6 +29,7 @@ from outlast.chat.hooks import (
 )
 from outlast.chat.inbox import Inbox, Request
 from outlast.chat.interactions import Interactions
+from outlast.chat.overflow import Compactions, ContextOverflow
 from outlast.chat.overlap import Concurrency, policy_of
 from outlast.chat.prompt import DEFAULT
 from outlast.chat.recovery import (
@@ -82,6 +83,7 @@ class Think(Agent):
     message_concurrency: Concurrency = "queue"
     chat_recovery: bool | ChatRecovery = True  # of turns that are interrupted
     chat_stream_stall_timeout: float | timedelta | None = None  # seconds; None or 0: off
+    context_overflow: ContextOverflow = ContextOverflow()  # all of it is off
     telemetry: Any = None  # Pydantic AI's InstrumentationSettings; None: as that is set up
 
     unfinished_work: ClassVar[tuple[Query, ...]] = (
@@ -120,6 +122,7 @@ class Think(Agent):
             self._interactions,
             claims,
             self._responses,
+            Compactions(activation, self._facts),
         )
         self._asking = Asking(activation, commits, inbox, transcript, self._turns)
         self._serving = Serving(activation, inbox, transcript, self._turns, self._asking)
@@ -551,6 +554,7 @@ class Think(Agent):
         if not isinstance(session, Session):
             raise TypeError(f"configure_session returns a Session, not {session!r}")
         self._turns.session = session
+        self._turns.compactions.function = session.compaction
 
     async def _start(self) -> None:
         await super()._start()

@@ -14,7 +14,7 @@ from outlast.chat.claims import Claims
 from outlast.chat.failures import judged
 from outlast.chat.following import Following
 from outlast.chat.history import HistoryCache
-from outlast.chat.hooks import is_overridden
+from outlast.chat.hooks import ChatErrorContext, is_overridden, told
 from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import EntryRow, Outcome
 from outlast.chat.interactions import AUTO, Interactions
@@ -23,11 +23,18 @@ from outlast.chat.ledger import Ledger
 from outlast.chat.loop import Surroundings
 from outlast.chat.loop import answer as answered
 from outlast.chat.messages import sanitised
-from outlast.chat.model_errors import ModelStalled, is_passing
+from outlast.chat.model_errors import (
+    ModelFailed,
+    ModelStalled,
+    default_context_overflow_classifier,
+    is_passing,
+)
 from outlast.chat.notices import Accepted, Cleared, Ended, Recovering, Started
+from outlast.chat.overflow import FIXED_PART, Compactions
 from outlast.chat.overlap import is_superseded, quiet_at
+from outlast.chat.partial import folded
 from outlast.chat.recovery import recovery_of
-from outlast.chat.reducer import cleaned, is_empty
+from outlast.chat.reducer import MessageBuilder, cleaned, is_empty
 from outlast.chat.repair import without_waiting
 from outlast.chat.responses import Responses
 from outlast.chat.results import Message, TurnEnd
@@ -72,6 +79,7 @@ class Turns:
         interactions: Interactions,
         claims: Claims,
         responses: Responses | None,
+        compactions: Compactions,
     ) -> None:
         self._object = agent
         self._agent = activation.address.text
@@ -105,6 +113,7 @@ class Turns:
         self._pump: asyncio.Task[None] | None = None
         self._pausing: asyncio.Future[None] | None = None
         self.session = Session()
+        self.compactions = compactions
         self.recovering: str | None = None  # the request that goes on after an interruption
         self.executors: dict[str, tuple[Sequence[Any], Executor]] = {}  # tools and all, by request
         self.running: Turn | None = None
@@ -268,7 +277,7 @@ class Turns:
         outcome: Outcome = "completed"
         error: str | None = None
         try:
-            await answered(self._object, turn, list(path), self._around(turn))
+            await self._answered(turn, path)
         except TurnAborted:
             outcome, error = self._aborted(turn)
         except (Exception, asyncio.CancelledError) as failure:
@@ -289,13 +298,63 @@ class Turns:
             self.running = None
         await self._settle(turn, outcome, error)
 
+    async def _answered(self, turn: Turn, path: Sequence[dict[str, Any]]) -> None:
+        """Ask the model, and once more with less if that was too much for it."""
+        around = self._around(turn)
+        wanted = self._object.context_overflow
+        retries = wanted.max_retries if wanted.reactive else 0
+        for attempt in range(1, retries + 2):
+            try:
+                await answered(self._object, turn, list(path), around)
+                return
+            except Exception as failure:
+                if attempt > retries or not await self._is_overflow(turn, failure):
+                    raise
+                work = self.compactions.compact(path, "reactive", turn.request_id, attempt)
+                if not await turn.unless_stopped(work):
+                    if not self.compactions.can_shorten(path):
+                        raise ModelFailed(FIXED_PART, kind="context_overflow") from failure
+                    raise
+                await self._begin_anew(turn)
+
+    async def _is_overflow(self, turn: Turn, failure: Exception) -> bool:
+        if turn.abort.is_set:
+            return False
+        context = ChatErrorContext(turn.request_id, turn.stage)
+        try:
+            kind = await told(self._object.classify_chat_error, failure, context)
+        except Exception:
+            logger.exception("%s: classify_chat_error raised", self._agent)
+            return False
+        if kind is None and not is_overridden(self._object.classify_chat_error):
+            kind = default_context_overflow_classifier(failure)
+        return bool(kind == "context_overflow") and not turn.abort.is_set
+
+    async def _begin_anew(self, turn: Turn) -> None:
+        """What was said is thrown away, unless a tool has done something: then it goes on from there."""
+        await turn.stream.stored()
+        partial = folded(turn.stream.chunks, turn.begun)
+        turn.resumed = None
+        turn.builder = MessageBuilder(turn.begun)
+        if partial.has_settled_work:
+            for chunk in partial.seam():
+                turn.stream.append(chunk)
+            turn.builder, turn.resumed = partial.builder, partial
+        turn.stage = "turn"
+
     def _around(self, turn: Turn) -> Surroundings:
         given = self.executors.pop(turn.request_id, None)
         tools: Sequence[Any] = self._interactions.tools_for(turn.options)
         if given is not None:
             tools, turn.executor = given
         return Surroundings(
-            self._activation, self._ledger, self._keyed, self.session, tools, self._history
+            self._activation,
+            self._ledger,
+            self._keyed,
+            self.session,
+            tools,
+            self._history,
+            self.compactions,
         )
 
     def _aborted(self, turn: Turn) -> tuple[Outcome, str | None]:
