@@ -17,7 +17,7 @@ from outlast.host.activation import Activation
 logger = logging.getLogger("outlast.chat")
 
 COMPACTION = "chat:compaction"  # the fact that says up to where the conversation is a summary
-KEPT = 4  # messages at the end that are never part of one
+KEPT = 4  # messages at the end that stay as they are, at most
 HEADING = "Summary of the conversation so far:"
 FIXED_PART = (
     "The system prompt, the tools and the last message alone are too long for the model: there is nothing"
@@ -137,17 +137,11 @@ class Compactions:
 
 def _cut(shown: Sequence[dict[str, Any]]) -> int:
     """How many messages at the beginning may become a summary; what is kept begins with the user."""
-    if len(shown) < 2 or (len(shown) == 2 and str(shown[0].get("id")).startswith("summary-")):
-        return 0
-    for kept in (KEPT, 2, 1):
-        for place in range(len(shown) - kept, 0, -1):
-            if shown[place].get("role") == "user" and not _is_summary_alone(shown[:place]):
-                return place
-    return 0
-
-
-def _is_summary_alone(messages: Sequence[dict[str, Any]]) -> bool:
-    return len(messages) == 1 and str(messages[0].get("id")).startswith("summary-")
+    users = [n for n, message in enumerate(shown) if message.get("role") == "user"]
+    recent = [n for n in users if n >= len(shown) - KEPT] or users[-1:]
+    cut = recent[0] if recent else 0
+    is_summary_alone = cut == 1 and str(shown[0].get("id")).startswith("summary-")
+    return 0 if is_summary_alone else cut
 
 
 def _size(messages: Sequence[dict[str, Any]]) -> int:
