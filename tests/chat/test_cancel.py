@@ -242,7 +242,7 @@ async def test_a_cancel_outlasts_the_host_that_stops_right_behind_it(
         await asyncio.sleep(1)
         agent = agent_of(host, Worker)
         agent._turns._stop = lambda *_: None  # the process ends before the turn hears of it
-        agent._turns._tell = lambda *_: None
+        agent._turns.tell = lambda *_: None
         assert await a.cancel_chat((two if what == "waiting" else one).id, "enough")
     calls = len(model.requests)
     async with hosting(Worker, url=store_url, life="2") as host:

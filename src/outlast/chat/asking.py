@@ -109,7 +109,7 @@ class Asking:
 
         def cancel() -> None:
             reason = signal.reason or STOPPED
-            self._activation.spawn(self._turns.cancel(entry.id, reason), "cancel a turn")
+            self._activation.spawn(self._turns.stopping.cancel(entry.id, reason), "cancel a turn")
 
         return signal.listen(cancel)
 
@@ -164,7 +164,7 @@ class Asking:
     ) -> tuple[EntryRow, bool]:
         if executor is None:
             return await self._inbox.accept(request)
-        schemas, executors = checked_schemas(tools), self._turns.executors
+        schemas, executors = checked_schemas(tools), self._turns.answering.executors
         made: list[str] = []
 
         def remember(entry: EntryRow) -> None:

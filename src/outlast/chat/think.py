@@ -237,11 +237,11 @@ class Think(Agent):
 
     async def clear_messages(self) -> None:
         """Delete the conversation, with all branches; what was asked before this gets no answer."""
-        await self._turns.clear()
+        await self._turns.stopping.clear()
 
     async def reset_turns(self, reason: str = "the turns were reset") -> None:
         """Stop the running turn and give up what waits; the conversation stays."""
-        await self._turns.reset(reason)
+        await self._turns.stopping.reset(reason)
 
     # --- turns -----------------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ class Think(Agent):
 
     async def cancel_submission(self, id: str, reason: str = "cancelled") -> bool:
         """Cancel a submission. False: there is none, or it has ended."""
-        return await self._turns.cancel(id, reason)
+        return await self._turns.stopping.cancel(id, reason)
 
     async def delete_submissions(
         self,
@@ -539,7 +539,7 @@ class Think(Agent):
 
         What the turn has said is kept. False: there is no such request, or it has ended.
         """
-        return await self._turns.cancel(request_id, reason)
+        return await self._turns.stopping.cancel(request_id, reason)
 
     # --- what the host calls ---------------------------------------------------------------------
 
@@ -553,8 +553,8 @@ class Think(Agent):
         session = await told(self.configure_session, Session())
         if not isinstance(session, Session):
             raise TypeError(f"configure_session returns a Session, not {session!r}")
-        self._turns.session = session
-        self._turns.compactions.function = session.compaction
+        self._turns.answering.session = session
+        self._turns.answering.compactions.function = session.compaction
 
     async def _start(self) -> None:
         await super()._start()

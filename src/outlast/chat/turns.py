@@ -5,50 +5,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from outlast.agent.unit import Commits
 from outlast.chat import events, incidents, stream_rows, traces
-from outlast.chat.chunks import Encoder
+from outlast.chat.answering import AnsweringTurns, Chatting
 from outlast.chat.claims import Claims
-from outlast.chat.failures import judged
 from outlast.chat.following import Following
-from outlast.chat.history import HistoryCache
-from outlast.chat.hooks import ChatErrorContext, is_overridden, told
+from outlast.chat.hooks import is_overridden
 from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import EntryRow, Outcome
 from outlast.chat.interactions import AUTO, Interactions
-from outlast.chat.keyed import KeyedCalls
 from outlast.chat.ledger import Ledger
-from outlast.chat.loop import Surroundings
-from outlast.chat.loop import answer as answered
 from outlast.chat.messages import sanitised
-from outlast.chat.model_errors import (
-    ModelFailed,
-    ModelStalled,
-    default_context_overflow_classifier,
-    is_passing,
-)
-from outlast.chat.notices import Accepted, Cleared, Ended, Recovering, Started
-from outlast.chat.overflow import FIXED_PART, Compactions
+from outlast.chat.notices import Accepted, Ended, Recovering, Started
+from outlast.chat.overflow import Compactions
 from outlast.chat.overlap import is_superseded, quiet_at
-from outlast.chat.partial import folded
-from outlast.chat.recovery import recovery_of
-from outlast.chat.reducer import MessageBuilder, cleaned, is_empty
+from outlast.chat.reducer import cleaned
 from outlast.chat.repair import without_waiting
 from outlast.chat.responses import Responses
 from outlast.chat.results import Message, TurnEnd
 from outlast.chat.retention import Retention
-from outlast.chat.session import Session
+from outlast.chat.stopping import Stopping
 from outlast.chat.stream import Stream, chunks_of
-from outlast.chat.taking_up import ENDED, Interruptible, TakingUp
+from outlast.chat.taking_up import ENDED, TakingUp
 from outlast.chat.telling import tell_end, tell_start
 from outlast.chat.transcript import Change, Transcript
-from outlast.chat.turn import Executor, Turn, TurnAborted, current_turn
+from outlast.chat.turn import Turn, TurnAborted, current_turn
 from outlast.core import json
-from outlast.core.clock import seconds
 from outlast.core.errors import CommitRefused, OutlastError, again
-from outlast.core.text import described, storable
+from outlast.core.text import described
 from outlast.core.tracing import traceparent
 from outlast.host.activation import Activation
 from outlast.store.operations import Operation
@@ -58,12 +44,6 @@ logger = logging.getLogger("outlast.chat")
 FIRST_RETRY = 1.0  # seconds
 LAST_RETRY = 60.0
 _STATUS = {"completed": "settled", "aborted": "stopped", "interrupted": "interrupted"}
-
-
-class Chatting(Interruptible, Protocol):
-    """What the turns ask of the agent."""
-
-    def on_chunk(self, context: Any) -> Any: ...
 
 
 class Turns:
@@ -104,18 +84,25 @@ class Turns:
             ledger,
             self._incidents,
         )
+        self.answering = AnsweringTurns(
+            agent,
+            activation,
+            inbox,
+            interactions,
+            ledger,
+            compactions,
+            self._taking_up.broken_off,
+        )
+        self.stopping = Stopping(
+            self, activation, commits, inbox, transcript, interactions, self._retention
+        )
         self.noted: set[str] = set()  # requests about which something is noted, or was
-        self._keyed = KeyedCalls(activation, self._ledger)
-        self._history = HistoryCache()
         self._streams: dict[str, Stream] = {}  # of what is open, by request id
         self._waiters: dict[str, list[asyncio.Future[TurnEnd]]] = {}
         self._watchers: list[asyncio.Future[None]] = []  # who waits for anything to change
         self._pump: asyncio.Task[None] | None = None
         self._pausing: asyncio.Future[None] | None = None
-        self.session = Session()
-        self.compactions = compactions
         self.recovering: str | None = None  # the request that goes on after an interruption
-        self.executors: dict[str, tuple[Sequence[Any], Executor]] = {}  # tools and all, by request
         self.running: Turn | None = None
         self.live: Turn | None = None  # the same, until its message is stored
         self._message_ids: dict[str, tuple[str, ...]] = {}  # of what open requests have brought
@@ -277,9 +264,9 @@ class Turns:
         outcome: Outcome = "completed"
         error: str | None = None
         try:
-            await self._answered(turn, path)
+            await self.answering.answer(turn, path)
         except TurnAborted:
-            outcome, error = self._aborted(turn)
+            outcome, error = self.answering.aborted(turn)
         except (Exception, asyncio.CancelledError) as failure:
             if self._activation.ended is not None:
                 raise again(self._activation.ended) from failure
@@ -288,93 +275,15 @@ class Turns:
                 if this and this.cancelling():
                     raise
                 failure = RuntimeError("the code of a hook or of a tool was cancelled")
-            if await self._breaks_off(turn, failure):
+            if await self.answering.breaks_off(turn, failure):
                 return
             logger.error("%s: the turn %s failed", self._agent, entry.id, exc_info=failure)
-            outcome, error = await self._failed(turn, failure)
+            outcome, error = await self.answering.failed(turn, failure)
         finally:
             turn.stream.hold()
             turn.is_running = False
             self.running = None
         await self._settle(turn, outcome, error)
-
-    async def _answered(self, turn: Turn, path: Sequence[dict[str, Any]]) -> None:
-        """Ask the model, and once more with less if that was too much for it."""
-        around = self._around(turn)
-        wanted = self._object.context_overflow
-        retries = wanted.max_retries if wanted.reactive else 0
-        for attempt in range(1, retries + 2):
-            try:
-                await answered(self._object, turn, list(path), around)
-                return
-            except Exception as failure:
-                if attempt > retries or not await self._is_overflow(turn, failure):
-                    raise
-                work = self.compactions.compact(path, "reactive", turn.request_id, attempt)
-                if not await turn.unless_stopped(work):
-                    if not self.compactions.can_shorten(path):
-                        raise ModelFailed(FIXED_PART, kind="context_overflow") from failure
-                    raise
-                await self._begin_anew(turn)
-
-    async def _is_overflow(self, turn: Turn, failure: Exception) -> bool:
-        if turn.abort.is_set:
-            return False
-        context = ChatErrorContext(turn.request_id, turn.stage)
-        try:
-            kind = await told(self._object.classify_chat_error, failure, context)
-        except Exception:
-            logger.exception("%s: classify_chat_error raised", self._agent)
-            return False
-        if kind is None and not is_overridden(self._object.classify_chat_error):
-            kind = default_context_overflow_classifier(failure)
-        return bool(kind == "context_overflow") and not turn.abort.is_set
-
-    async def _begin_anew(self, turn: Turn) -> None:
-        """What was said is thrown away, unless a tool has done something: then it goes on from there."""
-        await turn.stream.stored()
-        partial = folded(turn.stream.chunks, turn.begun)
-        turn.resumed = None
-        turn.builder = MessageBuilder(turn.begun)
-        if partial.has_settled_work:
-            for chunk in partial.seam():
-                turn.stream.append(chunk)
-            turn.builder, turn.resumed = partial.builder, partial
-        turn.stage = "turn"
-
-    def _around(self, turn: Turn) -> Surroundings:
-        given = self.executors.pop(turn.request_id, None)
-        tools: Sequence[Any] = self._interactions.tools_for(turn.options)
-        if given is not None:
-            tools, turn.executor = given
-        return Surroundings(
-            self._activation,
-            self._ledger,
-            self._keyed,
-            self.session,
-            tools,
-            self._history,
-            self.compactions,
-        )
-
-    def _aborted(self, turn: Turn) -> tuple[Outcome, str | None]:
-        turn.emit(Encoder().abort(turn.abort.reason))
-        return "aborted", turn.abort.reason
-
-    async def _failed(self, turn: Turn, failure: Exception) -> tuple[Outcome, str | None]:
-        """What is stored of an error. What was said is durable by then; a stop goes before it."""
-        for chunk in turn.loose_ends():
-            turn.emit(chunk)
-        await turn.stream.stored()
-        judging = judged(self._object, turn, failure, self._activation.events)
-        try:
-            error, shown = await turn.unless_stopped(judging)
-        except TurnAborted:
-            return self._aborted(turn)
-        if turn.abort.is_set:
-            return self._aborted(turn)
-        turn.emit(Encoder().error(shown))
-        return "error", error
 
     async def _settle(self, turn: Turn, outcome: Outcome, error: str | None) -> None:
         """The end of a turn: answer, outcome and the last chunks in one commit."""
@@ -389,24 +298,6 @@ class Turns:
             await self.store_end(turn.entry, turn.stream, message, turn.under, outcome, error, turn)
 
     # --- a turn that was interrupted -------------------------------------------------------------
-
-    async def _breaks_off(self, turn: Turn, failure: Exception) -> bool:
-        """Whether a failure is the model's, in the middle of its answer: the turn is taken up then."""
-        config = recovery_of(self._object.chat_recovery)
-        is_stalled = isinstance(failure, ModelStalled)
-        if config is None or not is_passing(failure) or turn.abort.is_set:
-            return False
-        if not is_stalled and is_empty(turn.builder.message()):
-            return False  # it was tried again already, as often as it may be
-        await turn.stream.stored()
-        if is_stalled:
-            patience = int(seconds(turn.patience or 0) * 1000)
-            emit = self._activation.events.emit
-            emit(events.StreamStalled, self._agent, turn.request_id, timeout_ms=patience)
-        logger.warning("%s: the turn %s is interrupted: %s", self._agent, turn.request_id, failure)
-        self._taking_up.broken_off[turn.request_id] = ("stalled", self._inbox.last_seq)
-        turn.stream.interrupt()
-        return True
 
     def set_recovering(self, id: str | None) -> None:
         """Clients see that an interrupted turn goes on, or that this is over."""
@@ -482,7 +373,7 @@ class Turns:
             self._transcript.applied(change)
             self._interactions.remember(opening)
         self._retention.armed()
-        self._tell(ended, end)
+        self.tell(ended, end)
         if follower is not None:
             self._inbox.accepted(follower)
         if self._responses is not None and message is not None:
@@ -504,9 +395,9 @@ class Turns:
         self._retention.armed()
         if change is not None:
             self._transcript.applied(change)
-        self._tell(ended, TurnEnd(outcome, None, error))
+        self.tell(ended, TurnEnd(outcome, None, error))
 
-    def _tell(self, entry: EntryRow, end: TurnEnd) -> None:
+    def tell(self, entry: EntryRow, end: TurnEnd) -> None:
         """It has ended, and that is durable."""
         self._inbox.ended(entry)
         self.noted.discard(entry.id)
@@ -518,7 +409,7 @@ class Turns:
                 emit(events.RecoveryFailed, self._agent, id, end.error or end.status)
             else:
                 emit(events.RecoveryCompleted, self._agent, id)
-        self.executors.pop(entry.id, None)
+        self.answering.executors.pop(entry.id, None)
         tell_end(self._activation, entry, end)
         self.changed()
         if self._pausing is not None and not self._pausing.done():
@@ -533,96 +424,6 @@ class Turns:
         self._message_ids.pop(entry.id, None)
         begun, goes_on = entry.started_at is not None, entry.kind == "continue"
         self._activation.tell(Ended(entry.id, end, begun, self.shown, goes_on, ids))
-
-    # --- stopping --------------------------------------------------------------------------------
-
-    async def cancel(self, id: str, reason: str) -> bool:
-        """Durable first, then the turn is stopped. False: there is none, or it has ended."""
-        reason = storable(reason)
-        async with self._transcript.changing:  # nothing is being claimed or settled
-            entry = self._inbox.open_one(id)
-            if entry is None:
-                return False
-            if entry.state == "accepted":
-                ended, operation = self._inbox.end(entry, "aborted", reason, None)
-
-                def taken_back() -> None:
-                    self._retention.armed()
-                    self._tell(ended, TurnEnd("aborted", None, reason))
-
-                operations = [operation, *self._retention.arm()]
-                try:
-                    await self._commits.commit_then(operations, taken_back)
-                except CommitRefused:
-                    return False
-                return True
-            recording = [self._inbox.cancel(entry, reason)]
-            await self._commits.commit_then(recording, lambda: self._recorded(entry, reason))
-        return True
-
-    def _recorded(self, entry: EntryRow, reason: str) -> None:
-        """That it is cancelled is durable."""
-        self._inbox.cancelled(entry, reason)
-        self._activation.events.emit(events.CancelRecorded, self._agent, entry.id, reason)
-        self._stop(entry, reason)
-
-    def _stop(self, entry: EntryRow, reason: str) -> None:
-        if self.running is not None and self.running.entry.seq == entry.seq:
-            self.running.abort.set(reason)
-
-    async def reset(self, reason: str) -> None:
-        """Everything that was admitted before this is over; what the running turn has said is kept."""
-        reason = storable(reason)
-        seq = self._inbox.last_seq  # what is asked from here on is not meant
-        async with self._transcript.changing:  # nothing is being claimed or settled
-            running = [entry for entry in self._inbox.open if entry.state == "running"]
-            cancels = [self._inbox.cancel(entry, reason) for entry in running]
-            skipping = self._inbox.skip_waiting(seq, reason)
-
-            def given_up() -> None:
-                self._retention.armed()
-                for entry in self._inbox.up_to(seq):
-                    if entry.state == "accepted":
-                        self._tell(entry, TurnEnd("skipped", None, reason))
-                    else:
-                        self._recorded(entry, reason)
-
-            operations = [skipping, *cancels, *self._arm_if_open()]
-            await self._commits.commit_then(operations, given_up)
-
-    async def clear(self) -> None:
-        """The same, and nothing is left: no message, on no branch, and no stream."""
-        reason = "the conversation was cleared"
-        seq = self._inbox.last_seq
-        async with self._transcript.changing:
-            change = self._transcript.clearing()
-            for stream in self._streams.values():
-                stream.mute()  # what it would write from here on comes after the clearing
-            ending = self._inbox.end_all(seq, reason)
-            clearing = (stream_rows.CLEAR, (self._agent,))
-            forgetting = self._interactions.forgetting()
-
-            def cleared() -> None:
-                self._retention.armed()
-                self._transcript.applied(change)
-                self._interactions.remember(forgetting)
-                for entry in self._inbox.up_to(seq):
-                    outcome: Outcome = "skipped" if entry.state == "accepted" else "aborted"
-                    self._tell(entry, TurnEnd(outcome, None, reason))
-                    self._stop(entry, reason)
-                if self.live is not None and self._inbox.current(self.live.entry) is None:
-                    self.live = None  # nobody can answer what it has left open
-                self._activation.events.emit(events.MessagesCleared, self._agent)
-                self._activation.tell(Cleared())
-                self.transcript_changed()
-
-            forgotten = (incidents.CLEAR, (self._agent,))
-            operations = [ending, *change.operations, clearing, forgotten, *forgetting]
-            operations += self._arm_if_open()
-            await self._commits.commit_then(operations, cleared)
-
-    def _arm_if_open(self) -> list[Operation]:
-        return self._retention.arm() if self._inbox.is_busy else []
 
     # --- waiting and reading ---------------------------------------------------------------------
 
@@ -664,6 +465,9 @@ class Turns:
 
     def _is_unstable(self) -> bool:
         return self._pump is not None or self._inbox.is_busy or bool(self._interactions.pending)
+
+    def open_streams(self) -> list[Stream]:
+        return list(self._streams.values())
 
     def stream_of(self, entry: EntryRow) -> Stream:
         """The stream of an entry that has not ended: also of one whose turn has not begun."""
