@@ -241,7 +241,9 @@ async def test_a_cancel_outlasts_the_host_that_stops_right_behind_it(
         two = await a.submit_messages("u2")
         await asyncio.sleep(1)
         agent = agent_of(host, Worker)
-        agent._turns._stop = lambda *_: None  # the process ends before the turn hears of it
+        agent._turns.stopping._stop = lambda *_: (
+            None
+        )  # the process ends before the turn hears of it
         agent._turns.tell = lambda *_: None
         assert await a.cancel_chat((two if what == "waiting" else one).id, "enough")
     calls = len(model.requests)

@@ -184,7 +184,9 @@ async def test_a_reset_at_the_moment_of_the_claim_is_durable(store_url: str) -> 
             for _ in range(n):
                 await asyncio.sleep(0)
             agent = agent_of(host, Talker)
-            agent._turns._stop = lambda *_: None  # the process ends before the turn hears of it
+            agent._turns.stopping._stop = lambda *_: (
+                None
+            )  # the process ends before the turn hears of it
             await a.reset_turns("enough")
         async with hosting(Talker, url=store_url, life=f"{n} again") as host:
             await host.until_settled()

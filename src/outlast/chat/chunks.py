@@ -108,10 +108,14 @@ class Encoder:
         self._open.clear()
         return chunks
 
-    def finish_step(self, response: object = None) -> list[str]:
+    def finish_step(
+        self, response: object = None, usage: Mapping[str, Any] | None = None
+    ) -> list[str]:
         """The step is over, tools included; `response` is the model's, whose origin is noted."""
         chunks = self.end_response()
         origin = known(response, _RESPONSE_FIELDS)
+        if usage:
+            origin["usage"] = dict(usage)
         chunks.append(encoded({"type": "finish-step", **metadata_of(origin)}))
         self._forget()
         return chunks

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models import Model
     from pydantic_ai.tools import ToolDefinition
+    from pydantic_ai.usage import UsageLimits
 
 MAX_STEPS = 10
 
@@ -54,6 +55,7 @@ class TurnConfig:
     stop_sequences: Sequence[str] | None = None
     seed: int | None = None
     max_retries: int | None = None
+    usage_limits: UsageLimits | None = None  # instead of those of the class
     timeout: float | timedelta | None = None
     headers: Mapping[str, str] | None = None
     provider_options: Mapping[str, Any] | None = None

@@ -31,6 +31,7 @@ from outlast.chat.overflow import Compactions, ContextOverflow
 from outlast.chat.partial import Partial
 from outlast.chat.prompt import with_capabilities
 from outlast.chat.session import Session
+from outlast.chat.spending import Spending
 from outlast.chat.tool_parts import is_settled, tool_name
 from outlast.chat.tools import marked_methods
 from outlast.chat.toolset import Tools, definition_of, tools_of
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.tools import ToolDefinition
+    from pydantic_ai.usage import UsageLimits
 
 logger = logging.getLogger("outlast.chat")
 
@@ -56,6 +58,7 @@ class Answering(Protocol):
     chat_stream_stall_timeout: Any
     telemetry: Any
     context_overflow: ContextOverflow
+    usage_limits: UsageLimits | None
 
     def get_model(self) -> Any: ...
     def get_system_prompt(self) -> Any: ...
@@ -222,6 +225,11 @@ class _Run:
     messages: list[ModelMessage] = field(default_factory=list)
     head: int = 0  # how many of them are the conversation before this turn
     compactions: int = 0  # that this turn has made
+    spending: Spending = field(init=False)
+
+    def __post_init__(self) -> None:
+        limits = self.config.usage_limits or self.agent.usage_limits
+        self.spending = Spending(limits, self.usage)
 
     @property
     def toolset(self) -> Any:
@@ -246,6 +254,7 @@ class _Run:
                 if not await self._call_left(turn.resumed):
                     self._finish("tool_call")
                     return
+                self.spending.count(turn.resumed)
                 resumes = self._resume_step(turn.resumed, output)
                 most -= turn.resumed.steps - first - resumes
                 first = turn.resumed.steps - resumes
@@ -258,8 +267,9 @@ class _Run:
                     turn.emit(encoder.start_step(first + len(done) + 1))
                 response = await self._ask(output, done)
                 called = response.tool_calls
+                self.spending.before_calls(len(called))
                 ends = await self._call(called, len(done)) if called else []
-                for chunk in encoder.finish_step(response):
+                for chunk in encoder.finish_step(response, self.spending.note(response)):
                     turn.emit(chunk)
                 done.append(Step(len(done), response, tuple(call.tool_name for call in called)))
                 if called:
@@ -357,6 +367,7 @@ class _Run:
 
     async def _ask(self, output: OutputType | None, done: Sequence[Step]) -> ModelResponse:
         turn, config, encoder = self.turn, self.config, self.encoder
+        self.spending.before_request()
         step = await self._step_config(done)
         model = self.model if step.model is None else resolve(step.model)
         messages = self.messages if step.messages is None else list(step.messages)
@@ -390,8 +401,7 @@ class _Run:
         for chunk in encoder.end_response():
             turn.emit(chunk)
         response = ids.response(stream.response)
-        self.usage.incr(response.usage)
-        self.usage.requests += 1
+        self.spending.after_request(response)
         self.messages.append(response)
         return response
 

@@ -52,6 +52,7 @@ from outlast.store.operations import Query
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
+    from pydantic_ai.usage import UsageLimits
 
 MAX_RETRIES = 2
 
@@ -84,6 +85,7 @@ class Think(Agent):
     chat_recovery: bool | ChatRecovery = True  # of turns that are interrupted
     chat_stream_stall_timeout: float | timedelta | None = None  # seconds; None or 0: off
     context_overflow: ContextOverflow = ContextOverflow()  # all of it is off
+    usage_limits: UsageLimits | None = None  # Pydantic AI's; of one turn, all its attempts together
     telemetry: Any = None  # Pydantic AI's InstrumentationSettings; None: as that is set up
 
     unfinished_work: ClassVar[tuple[Query, ...]] = (
