@@ -80,6 +80,9 @@ if TYPE_CHECKING:
     from outlast.chat.model_errors import (
         default_context_overflow_classifier,
     )
+    from outlast.chat.operating import (
+        RecoveryIncident,
+    )
     from outlast.chat.overflow import (
         ContextOverflow,
         ProactiveCompaction,
@@ -136,6 +139,7 @@ _CHAT = {
     "RecoveryBootEvent": "recovery",
     "RecoveryBootResult": "recovery",
     "RecoveryExhaustedContext": "recovery",
+    "RecoveryIncident": "operating",
     "Session": "session",
     "StepConfig": "hooks",
     "StepContext": "hooks",
@@ -223,6 +227,7 @@ __all__ = [
     "RecoveryBootEvent",
     "RecoveryBootResult",
     "RecoveryExhaustedContext",
+    "RecoveryIncident",
     "Retry",
     "RpcRefused",
     "Schedule",

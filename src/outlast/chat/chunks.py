@@ -12,7 +12,7 @@ and parts and events that do not exist yet are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from outlast.chat.chunk_json import encoded, known, metadata_of
@@ -99,6 +99,14 @@ class Encoder:
         """
         self._forget()
         self._step, self._left, self._slots = label, open_text, slots
+
+    def resume_parts(self, label: str, shown: Sequence[tuple[str, str, bool]]) -> None:
+        """Go on with these parts of an answer, each by its place: kind, id, and if it is open."""
+        self._forget()
+        self._step, self._slots = label, len(shown)
+        for index, (kind, part_id, is_open) in enumerate(shown):
+            part = GrowingText(kind, part_id, index)
+            (self._open if is_open else self._ended)[index] = part
 
     def end_response(self) -> list[str]:
         """The model's stream is complete: ends what is open. Call it before any tool runs."""

@@ -6,6 +6,7 @@
 | `state` | `noted` (no interruption yet), `open`, `exhausted` |
 | `cause` | who ended the process, if that was told before it ended |
 | `stash` | what the turn has stashed, JSON |
+| `held` | the answer that the provider makes in the background, JSON: it can be fetched |
 | `body` | the record, JSON: see `outlast.chat.budget.Incident` |
 """
 
@@ -67,6 +68,7 @@ def _noting(column: str) -> Statement:
 
 _CAUSE = _noting("cause")
 _STASH = _noting("stash")
+_HELD = _noting("held")
 
 _CLOSE = Statement(
     "incidents close",
@@ -80,10 +82,11 @@ _CLOSE = Statement(
 )
 
 _ONE = Query.same(
-    "SELECT state, cause, stash, body, at FROM incidents WHERE agent = ? AND turn = ?"
+    "SELECT state, cause, stash, held, body FROM incidents WHERE agent = ? AND turn = ?"
 )
 _ALL = Query.same(
-    "SELECT turn, state, body, at FROM incidents WHERE agent = ? AND state <> 'noted' ORDER BY at"
+    "SELECT turn, state, body, at FROM incidents"
+    " WHERE agent = ? AND (state = 'open' OR (state = 'exhausted' AND at > ?)) ORDER BY at"
 )
 # Of turns that have ended; those that were given up are kept for a while.
 EXPIRE = BulkStatement(
@@ -133,6 +136,7 @@ class IncidentRow:
     state: State
     cause: str | None
     stash: Any
+    held: Any
     incident: Incident | None
 
 
@@ -147,13 +151,14 @@ class Incidents:
         found = await self._activation.store.fetch(_ONE, self._agent, turn)
         if not found:
             return None
-        state, cause, stash, body, _ = found[0]
+        state, cause, stash, held, body = found[0]
         incident = None if state == "noted" else incident_of(_read(body))
-        return IncidentRow(state, cause, _read(stash), incident)
+        return IncidentRow(state, cause, _read(stash), _read(held), incident)
 
     async def all(self) -> list[tuple[str, State, Incident, int]]:
         """The turns that were interrupted and are not over, or were given up."""
-        found = await self._activation.store.fetch(_ALL, self._agent)
+        since = self._activation.clock.now() - KEEP
+        found = await self._activation.store.fetch(_ALL, self._agent, since)
         return [
             (turn, state, incident_of(_read(body)) or Incident(), at)
             for turn, state, body, at in found
@@ -172,6 +177,9 @@ class Incidents:
     def note_stash(self, turn: str, data: Any) -> Operation:
         stash = json.encode(data, "data")
         return _STASH, (self._agent, turn, stash, self._activation.clock.now())
+
+    def note_held(self, turn: str, held: str) -> Operation:
+        return _HELD, (self._agent, turn, held, self._activation.clock.now())
 
     # --- boots -----------------------------------------------------------------------------------
 

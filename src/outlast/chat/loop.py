@@ -11,6 +11,7 @@ from outlast.chat.call_ids import CallIds
 from outlast.chat.calling import Called, CallEnd, Calls
 from outlast.chat.chunks import Encoder
 from outlast.chat.config import MAX_STEPS, TurnConfig, TurnContext
+from outlast.chat.held import fetchable, note_of
 from outlast.chat.history import HistoryCache, to_model_messages, tool_return
 from outlast.chat.hooks import (
     PrepareStepContext,
@@ -24,7 +25,7 @@ from outlast.chat.hooks import (
 from outlast.chat.keyed import KeyedCalls
 from outlast.chat.ledger import Ledger
 from outlast.chat.model import open_stream, resolve
-from outlast.chat.model_errors import is_passing
+from outlast.chat.model_errors import ModelFailed, is_passing
 from outlast.chat.model_settings import model_settings
 from outlast.chat.output import OutputType
 from outlast.chat.overflow import Compactions, ContextOverflow
@@ -225,6 +226,8 @@ class _Run:
     messages: list[ModelMessage] = field(default_factory=list)
     head: int = 0  # how many of them are the conversation before this turn
     compactions: int = 0  # that this turn has made
+    step: int = 0  # of the message, from 1 on
+    noted: int = 0  # the last step about whose answer something is noted
     spending: Spending = field(init=False)
 
     def __post_init__(self) -> None:
@@ -263,9 +266,12 @@ class _Run:
             while True:
                 if done:
                     await self._shorten(done[-1])
-                if not resumes or done:
-                    turn.emit(encoder.start_step(first + len(done) + 1))
-                response = await self._ask(output, done)
+                self.step = first + len(done) + 1
+                if resumes and not done:
+                    response = await self._fetched(output) or await self._ask(output, done)
+                else:
+                    turn.emit(encoder.start_step(self.step))
+                    response = await self._ask(output, done)
                 called = response.tool_calls
                 self.spending.before_calls(len(called))
                 ends = await self._call(called, len(done)) if called else []
@@ -321,6 +327,44 @@ class _Run:
             for chunk in self.encoder.finish_step():
                 turn.emit(chunk)
         return not turn.open_calls
+
+    def _note_held(self, response: ModelResponse) -> None:
+        """With the first of an answer that the provider keeps, durably: how it can be fetched."""
+        note = note_of(response, self.step)
+        if note is not None and self.turn.on_held is not None:
+            self.noted = self.step
+            self.turn.stream.attach(self.turn.on_held(note))
+
+    async def _fetched(self, output: OutputType | None) -> ModelResponse | None:
+        """The rest of an answer that the provider has kept. None: there is no such answer, or no more."""
+        partial = self.turn.resumed
+        held = None if partial is None else fetchable(self.turn.held, partial, self.model)
+        if held is None or partial is None or output is not None:
+            return None
+        ids = partial.part_ids
+        if len(ids) != len(held.parts):
+            return None
+        asked, said = self.messages, self.turn.builder.message()
+        label = f"{partial.steps}a{self.turn.entry.attempt}"
+        self.encoder.resume_parts(label, ids)
+        self.messages = [*self._conversation_before(), held]
+        try:
+            response = await self._ask(output, [])
+        except ModelFailed as failure:
+            if is_passing(failure) or self.turn.builder.message() != said:
+                raise
+            logger.warning("%s: %s; it is asked to go on", self.turn.agent, failure)
+            self.messages = asked
+            self._resume_step(partial, output)
+            return None
+        self.messages.remove(held)
+        return response
+
+    def _conversation_before(self) -> list[ModelMessage]:
+        """Without what this turn has said."""
+        return to_model_messages(
+            self.window[:-1], instructions=self.system, cache=self.around.cache, shorten=True
+        ).messages
 
     def _resume_step(self, partial: Partial, output: OutputType | None) -> bool:
         """Go on in the middle of a step, if it broke off there."""
@@ -394,6 +438,8 @@ class _Run:
                 else:
                     for chunk in encoder.event(ids.event(event)):
                         turn.emit(chunk)
+                    if turn.on_held is not None and self.noted < self.step:
+                        self._note_held(stream.response)
                 if turn.said_in_a_row >= BREATHE_AFTER:
                     await turn.breathe()
         if turn.abort.is_set:

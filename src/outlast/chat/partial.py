@@ -33,6 +33,7 @@ class Partial:
     produced: int = 0
     is_step_open: bool = False
     is_step_whole: bool = False  # the last chunk of all was the end of a step
+    _in_step: list[tuple[str, str]] = field(default_factory=list)  # kind and id
     _texts: list[str] = field(default_factory=list)  # the ids of those that have no end yet
     _reasonings: list[str] = field(default_factory=list)
     _inputs: dict[str, tuple[str, list[str]]] = field(default_factory=dict)  # name, and what came
@@ -91,6 +92,14 @@ class Partial:
         last = self.last_step[-1:]
         return self._texts[-1] if last and last[0].get("type") == "text" else None
 
+    @property
+    def part_ids(self) -> list[tuple[str, str, bool]]:
+        """The texts and thoughts of the last step: kind, id, and whether it is open."""
+        return [
+            (kind, id, id == self.open_text or (kind == "reasoning" and id in self._reasonings))
+            for kind, id in self._in_step
+        ]
+
     def seam(self) -> list[str]:
         """The chunks that end what nobody will go on with. The text in whose middle it broke off stays open.
 
@@ -131,8 +140,10 @@ class Partial:
             self._end_all()
         elif kind == "text-start" and isinstance(id, str):
             self._texts.append(id)
+            self._in_step.append(("text", id))
         elif kind == "reasoning-start" and isinstance(id, str):
             self._reasonings.append(id)
+            self._in_step.append(("reasoning", id))
         elif kind == "text-end" and id in self._texts:
             self._texts.remove(str(id))
         elif kind == "reasoning-end" and id in self._reasonings:
@@ -148,6 +159,7 @@ class Partial:
         self._texts.clear()
         self._reasonings.clear()
         self._inputs.clear()
+        self._in_step.clear()
 
 
 def folded(chunks: Sequence[str], begun: Mapping[str, Any] | None = None) -> Partial:

@@ -107,6 +107,11 @@ class TakingUp:
             emit = self._activation.events.emit
             emit(events.BootDegraded, self._agent, step="recovery", error=error)
 
+    async def forget_strikes(self) -> None:
+        """What has died so often is tried again."""
+        await self._commits.commit([self._incidents.up()])
+        self._recovering.strikes = 0
+
     async def take_up(self, entry: EntryRow) -> None:
         """Somebody has worked on this turn and does so no more: find out what becomes of it, and do it."""
         what = await self._interruption(entry)
@@ -174,6 +179,7 @@ class TakingUp:
                 self._object, entry, builder, stream, self._ledger, self._activation, once=True
             )
             turn.builder, turn.resumed = builder, what.partial
+            turn.held = None if verdict.row is None else verdict.row.held
         if verdict.boot.chain is not None:
             turn.chain = to_messages(list(verdict.boot.chain), self._activation.ids)
         operations = [operation, self._incidents.up()]

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from outlast.agent.agent import Agent
-from outlast.chat import inbox_rows, responses, retention
+from outlast.chat import inbox_rows, operating, responses, retention
 from outlast.chat.abort import Abort
 from outlast.chat.asking import Asking, StreamCallback, check_text, submission
 from outlast.chat.claims import Claims
@@ -29,6 +29,7 @@ from outlast.chat.hooks import (
 )
 from outlast.chat.inbox import Inbox, Request
 from outlast.chat.interactions import Interactions
+from outlast.chat.operating import RecoveryIncident
 from outlast.chat.overflow import Compactions, ContextOverflow
 from outlast.chat.overlap import Concurrency, policy_of
 from outlast.chat.prompt import DEFAULT
@@ -542,6 +543,29 @@ class Think(Agent):
         What the turn has said is kept. False: there is no such request, or it has ended.
         """
         return await self._turns.stopping.cancel(request_id, reason)
+
+    # --- for operators ---------------------------------------------------------------------------
+
+    async def list_incidents(self) -> list[RecoveryIncident]:
+        """The turns that were interrupted and go on, or were given up within the last hour."""
+        return operating.shown(await self._turns.incidents.all())
+
+    async def seal_incident(self, request_id: str) -> bool:
+        """End an interrupted turn now: what it has said is kept. False: it has ended, or is not known."""
+        return await self._turns.stopping.cancel(request_id, operating.SEALED)
+
+    async def retry_incident(self, request_id: str) -> TurnResult:
+        """Have another answer to what a turn that was given up should have answered."""
+        entry = await self._inbox.get(request_id)
+        if entry is None or entry.ended_at is None or entry.target is None:
+            raise LookupError(
+                f"there is no turn {request_id!r} that has ended, and can be tried again"
+            )
+        return await self.regenerate(entry.target)
+
+    async def release(self) -> None:
+        """Forget that the agent has died while it was starting: its turns are taken up again."""
+        await self._turns.forget_strikes()
 
     # --- what the host calls ---------------------------------------------------------------------
 

@@ -79,6 +79,8 @@ class Turn:
         self.resumed: Partial | None = (
             None  # what an earlier attempt has said, if it is gone on with
         )
+        self.held: Any = None  # what is noted of an answer that the provider keeps
+        self.on_held: Callable[[str], Operation] | None = None  # notes such an answer
         self.chain: Sequence[dict[str, Any]] | None = None  # the conversation, if a hook has set it
         self.loose_ends: Callable[[], list[str]] = list  # what ends the parts that are still open
         self.said_in_a_row = 0  # chunks; after `BREATHE_AFTER` it is time to `breathe`

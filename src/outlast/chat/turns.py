@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from outlast.agent.unit import Commits
@@ -21,6 +22,7 @@ from outlast.chat.messages import sanitised
 from outlast.chat.notices import Accepted, Ended, Recovering, Started
 from outlast.chat.overflow import Compactions
 from outlast.chat.overlap import is_superseded, quiet_at
+from outlast.chat.recovery import recovery_of
 from outlast.chat.reducer import cleaned
 from outlast.chat.repair import without_waiting
 from outlast.chat.responses import Responses
@@ -72,7 +74,7 @@ class Turns:
         self._responses = responses  # None: nobody wants to be told
         self._retention = Retention(activation, commits)
         self._ledger = ledger = Ledger(activation)
-        self._incidents = incidents.Incidents(activation)
+        self.incidents = incidents.Incidents(activation)
         self._taking_up = TakingUp(
             self,
             agent,
@@ -82,7 +84,7 @@ class Turns:
             transcript,
             interactions,
             ledger,
-            self._incidents,
+            self.incidents,
         )
         self.answering = AnsweringTurns(
             agent,
@@ -260,6 +262,8 @@ class Turns:
             turn.stream.attach(traces.remembering(self._agent, entry.id, parent))
         if is_overridden(self._object.on_chunk):
             turn.following = Following(self._object, turn, self._activation)
+        if recovery_of(self._object.chat_recovery) is not None:
+            turn.on_held = partial(self._note_held, entry.id)
         current_turn.set(turn)
         outcome: Outcome = "completed"
         error: str | None = None
@@ -310,17 +314,24 @@ class Turns:
         if any(entry.state == "running" for entry in self._inbox.open):
             await self._taking_up.begin_boot()
 
+    async def forget_strikes(self) -> None:
+        await self._taking_up.forget_strikes()
+
     async def mark(self, cause: str) -> None:
         """The process is about to end: the turn that runs is interrupted by this."""
         turn = self.running
         if turn is not None:
-            note = self._incidents.note_cause(turn.request_id, cause)
+            note = self.incidents.note_cause(turn.request_id, cause)
             self.noted.add(turn.request_id)
             await self._commits.commit([note])
 
+    def _note_held(self, id: str, held: str) -> Operation:
+        self.noted.add(id)
+        return self.incidents.note_held(id, held)
+
     async def stash(self, turn: Turn, data: Any) -> None:
         """For the hooks, should the turn be interrupted."""
-        note = self._incidents.note_stash(turn.request_id, data)
+        note = self.incidents.note_stash(turn.request_id, data)
         self.noted.add(turn.request_id)
         turn.stream.attach(note)
         await turn.stream.stored()
@@ -346,7 +357,7 @@ class Turns:
         ended, operation = self._inbox.end(entry, outcome, error, message_id)
         operations = [operation, *more]
         if entry.id in self.noted:
-            operations.append(self._incidents.close(entry.id))
+            operations.append(self.incidents.close(entry.id))
         change: Change | None = None
         follower: EntryRow | None = None
         opening: list[Operation] = []

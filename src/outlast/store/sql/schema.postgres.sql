@@ -196,6 +196,7 @@ CREATE TABLE incidents (
     state TEXT NOT NULL,
     cause TEXT,
     stash TEXT,
+    held  TEXT,
     body  TEXT NOT NULL,
     at    BIGINT NOT NULL,
     PRIMARY KEY (agent, turn)
