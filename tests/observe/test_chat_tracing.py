@@ -499,7 +499,8 @@ async def test_a_tool_that_a_host_leaves_ends_as_interrupted(
 async def test_a_turn_whose_trace_nobody_kept_is_taken_up_without_a_link(
     tracing: Tracing, sqlite_url: str
 ) -> None:
-    Talker = talker(tracing, ScriptedModel(Step.text("Well") + Step.stalls()), telemetry=False)
+    model = ScriptedModel(Step.text("Well") + Step.stalls(), "then.", by="request")
+    Talker = talker(tracing, model, telemetry=False)
     async with hosting(Talker, url=sqlite_url, shutdown_timeout=0) as host:
         await host.get(Talker, "a").submit_messages("one")
         await asyncio.sleep(3)

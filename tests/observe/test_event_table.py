@@ -14,6 +14,7 @@ from outlast.chat.events import ChatEvent, InboxEvent, LedgerEvent, SubmissionEv
 ROOT = Path(__file__).parent.parent.parent
 FIBER = "fiber_id, fiber_name, managed"
 SCHEDULE = "schedule_id, callback, kind"
+RECOVERY = "request_id, attempt, max_attempts, recovery_kind"
 TOOL = "request_id, tool_call_id, tool_name"
 FAMILIES = (  # whose common fields the page tells once
     FiberEvent,
@@ -62,6 +63,16 @@ EVENTS = {
     "chat:request:failed": ("chat", "error", "request_id, stage, messages_persisted, error"),
     "chat:stream:stalled": ("chat", "warning", "request_id, timeout_ms"),
     "chat:transcript:repaired": ("chat", "warning", "request_id, tool_call_ids"),
+    "chat:context:compacted": ("chat", "info", "request_id, reason, shortened, attempt"),
+    "chat:recovery:detected": ("chat", "warning", RECOVERY),
+    "chat:recovery:attempt": ("chat", "warning", RECOVERY),
+    "chat:recovery:decision": ("chat", "info", "request_id, row, cause, action, why"),
+    "chat:recovery:scheduled": ("chat", "info", "request_id, recovery_kind, delay_ms"),
+    "chat:recovery:completed": ("chat", "info", "request_id"),
+    "chat:recovery:skipped": ("chat", "info", "request_id, reason"),
+    "chat:recovery:failed": ("chat", "error", "request_id, reason"),
+    "chat:recovery:exhausted": ("chat", "error", f"{RECOVERY}, reason"),
+    "chat:onstart:degraded": ("chat", "error", "step, error"),
     "chat:hydration:windowed": ("chat", "info", "hydrated_messages, budget_bytes"),
     "chat:stored:damaged": ("chat", "error", "what, error"),
     "inbox:accepted": ("inbox", "info", "request_id, kind, origin"),
