@@ -155,11 +155,12 @@ class AnsweringTurns:
         if not is_stalled and is_empty(turn.builder.message()):
             return False  # it was tried again already, as often as it may be
         await turn.stream.stored()
+        emit = self._activation.events.emit
         if is_stalled:
             patience = int(seconds(turn.patience or 0) * 1000)
-            emit = self._activation.events.emit
             emit(events.StreamStalled, self._agent, turn.request_id, timeout_ms=patience)
         logger.warning("%s: the turn %s is interrupted: %s", self._agent, turn.request_id, failure)
+        emit(events.TurnInterrupted, self._agent, turn.request_id, str(failure))
         self.broken_off[turn.request_id] = ("stalled", self._inbox.last_seq)
         turn.stream.interrupt()
         return True

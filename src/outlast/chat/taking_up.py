@@ -97,9 +97,11 @@ class TakingUp:
         )
         self.broken_off: dict[str, tuple[Cause, int]] = {}  # here, by request: why, and since when
         self.lives: dict[str, int] = {}  # how often a request has broken off here
+        self.is_booting = False  # a boot was counted
 
     async def begin_boot(self) -> None:
         """Count a boot that has something to recover. What comes to an end takes that back."""
+        self.is_booting = True
         self._recovering.strikes = strikes = await self._incidents.strikes()
         await self._commits.commit([self._incidents.strike()])
         if strikes >= MAX_STRIKES:
@@ -109,6 +111,7 @@ class TakingUp:
 
     async def forget_strikes(self) -> None:
         """What has died so often is tried again."""
+        self.is_booting = False
         await self._commits.commit([self._incidents.up()])
         self._recovering.strikes = 0
 

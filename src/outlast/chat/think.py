@@ -583,7 +583,11 @@ class Think(Agent):
         self._turns.answering.compactions.function = session.compaction
 
     async def _start(self) -> None:
-        await super()._start()
+        try:
+            await super()._start()
+        except Exception:  # an error is no death
+            await self._turns.boot_failed()
+            raise
         self._turns.go_on()
         if self._responses is not None:
             self._responses.go_on()

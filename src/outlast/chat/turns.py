@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -313,6 +314,12 @@ class Turns:
         """Before anything large is read: a boot with something to recover is counted, should it die."""
         if any(entry.state == "running" for entry in self._inbox.open):
             await self._taking_up.begin_boot()
+
+    async def boot_failed(self) -> None:
+        """It has not come to its end, and that was nobody's death."""
+        if self._taking_up.is_booting:
+            with suppress(OutlastError):
+                await self._taking_up.forget_strikes()
 
     async def forget_strikes(self) -> None:
         await self._taking_up.forget_strikes()
