@@ -177,12 +177,24 @@ async def test_twice_kills_the_second_life_too_and_a_sample_is_smaller() -> None
     assert any(len(deaths) == 2 for deaths in seen)
 
 
+async def test_thrice_kills_the_third_life_too() -> None:
+    seen: list[tuple[Death, ...]] = []
+
+    async def look(outcome: Outcome) -> None:
+        seen.append(outcome.deaths)
+
+    report = await crash_sweep(agents=[Careless], drive=drive, check=look, mode="thrice", sample=6)
+    assert len(seen) == 7
+    assert any(len(deaths) == 3 for deaths in seen)
+    assert report.deaths == sum(map(len, seen))
+
+
 async def test_errors_of_the_caller_are_explained() -> None:
     async def idle(_: Any) -> None: ...
 
     with pytest.raises(ValueError, match="drive commits nothing"):
         await crash_sweep(agents=[Careless], drive=idle, check=idle)
-    with pytest.raises(ValueError, match="mode is commits, groups or twice"):
+    with pytest.raises(ValueError, match="mode is commits, groups, twice or thrice"):
         await crash_sweep(agents=[Careless], drive=drive, check=check, mode="x")  # type: ignore[arg-type]
 
 

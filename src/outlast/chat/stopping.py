@@ -112,6 +112,7 @@ class Stopping:
 
             def cleared() -> None:
                 self._retention.armed()
+                self._turns.came_up()
                 self._transcript.applied(change)
                 self._interactions.remember(forgetting)
                 for entry in self._inbox.up_to(seq):
@@ -127,8 +128,8 @@ class Stopping:
                 self._activation.tell(Cleared())
                 self._turns.transcript_changed()
 
-            forgotten = (incidents.CLEAR, (self._agent,))
-            operations = [ending, *change.operations, clearing, forgotten, *forgetting]
+            forgotten = [(incidents.CLEAR, (self._agent,)), self._turns.incidents.up()]
+            operations = [ending, *change.operations, clearing, *forgotten, *forgetting]
             operations += self._arm_if_open()
             await self._commits.commit_then(operations, cleared)
 

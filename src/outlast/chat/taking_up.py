@@ -111,8 +111,12 @@ class TakingUp:
 
     async def forget_strikes(self) -> None:
         """What has died so often is tried again."""
-        self.is_booting = False
         await self._commits.commit([self._incidents.up()])
+        self.came_up()
+
+    def came_up(self) -> None:
+        """This boot has come to its end, and that is durable."""
+        self.is_booting = False
         self._recovering.strikes = 0
 
     async def take_up(self, entry: EntryRow) -> None:
@@ -189,6 +193,8 @@ class TakingUp:
         if verdict.incident is not None and decision.action != "park":
             operations.append(self._incidents.record(entry.id, verdict.incident))
             self._turns.noted.add(entry.id)
+        if verdict.row is not None:  # of an earlier life: it goes with the end of the turn
+            self._turns.noted.add(entry.id)
         stream.attach(*operations)
         await stream.stored()
         now = self._inbox.current(entry)
@@ -198,7 +204,7 @@ class TakingUp:
         turn.entry = self._inbox.current(entry) or running
         if now.cancelled is not None:
             turn.abort.set(now.cancelled)
-        self._recovering.strikes = 0
+        self.came_up()
         self._turns.running = self._turns.live = turn
         parent = await traces.parent_of(self._activation, entry.id)
         tell_start(self._activation, turn.entry, parent)
@@ -292,7 +298,7 @@ class TakingUp:
             await self._turns.store_end(
                 entry, stream, message, entry.target, outcome, error, more=more
             )
-        self._recovering.strikes = 0
+        self.came_up()
         if verdict is not None and verdict.decision.action != "seal":
             emit = self._activation.events.emit
             emit(events.RecoverySkipped, self._agent, entry.id, verdict.decision.why)

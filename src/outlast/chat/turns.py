@@ -321,6 +321,9 @@ class Turns:
             with suppress(OutlastError):
                 await self._taking_up.forget_strikes()
 
+    def came_up(self) -> None:
+        self._taking_up.came_up()
+
     async def forget_strikes(self) -> None:
         await self._taking_up.forget_strikes()
 
@@ -408,8 +411,10 @@ class Turns:
         """The end of an entry that gets no turn."""
         error = error or entry.cancelled
         ended, operation = self._inbox.end(entry, outcome, error, None)
-        changes = change.operations if change else []
-        await self._commits.commit([operation, *changes, *self._retention.arm()])
+        operations = [operation, *(change.operations if change else ())]
+        if entry.state == "running":  # it was being taken up, and makes no sense
+            operations += [self.incidents.close(entry.id), self.incidents.up()]
+        await self._commits.commit([*operations, *self._retention.arm()])
         self._retention.armed()
         if change is not None:
             self._transcript.applied(change)

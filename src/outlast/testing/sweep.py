@@ -16,8 +16,10 @@ from outlast.host.host import Host
 from outlast.testing.death import Death, Drive, Life
 from outlast.testing.virtual import START
 
-Mode = Literal["commits", "groups", "twice"]
+Mode = Literal["commits", "groups", "twice", "thrice"]
+MODES: tuple[Mode, ...] = ("commits", "groups", "twice", "thrice")
 GROUP_SIZES = (2, 3, 5, 1000)
+SOON = 12  # commits of a life that dies again soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ async def crash_sweep(
     `store`: none for a temporary SQLite file, or a PostgreSQL URL (each run gets a schema of its own).
     `mode`: "commits" gives every batch its own transaction, so that the points are the same in every
     run; "groups" commits in real groups, of sizes that `seed` decides; "twice" dies again in the second
-    life, at a commit that `seed` decides. `sample` takes so many of the points, evenly, instead of all.
+    life, at a commit that `seed` decides; "thrice" dies soon in the second life and soon in the third, in
+    the middle of what they make good. `sample` takes so many of the points, evenly, instead of all.
 
     ```python
     from outlast import Agent
@@ -111,8 +114,8 @@ class _Sweep:
         sample: int | None,
         host_options: dict[str, Any] | None,
     ) -> None:
-        if mode not in ("commits", "groups", "twice"):
-            raise ValueError(f"mode is commits, groups or twice, not {mode!r}")
+        if mode not in MODES:
+            raise ValueError(f"mode is commits, groups, twice or thrice, not {mode!r}")
         self._agents = agents
         self._drive = drive
         self._check = check
@@ -152,12 +155,13 @@ class _Sweep:
         return life.commits
 
     def _die_at(self, first: Death, commits: int) -> None:
-        """One run: a life that ends at `first`, perhaps a second that dies too, and the last one."""
+        """One run: a life that ends at `first`, perhaps others that die too, and the last one."""
         url = self._empty_store()
         planned: list[Death] = [first]
-        if self._mode == "twice":
+        latest = min(commits, SOON) if self._mode == "thrice" else commits
+        for _ in range({"twice": 1, "thrice": 2}.get(self._mode, 0)):
             moment = self._random.choice(("before", "after"))
-            planned.append(Death(self._random.randint(1, commits), moment))  # type: ignore[arg-type]
+            planned.append(Death(self._random.randint(1, latest), moment))  # type: ignore[arg-type]
         deaths: list[Death] = []
         start = START
         for number, death in enumerate(planned, 1):
