@@ -428,6 +428,7 @@ async def test_cancelling_the_reader_closes_the_connection(dialect: Dialect) -> 
         await asyncio.wait_for(server.hung_up.wait(), 2)
 
 
+@pytest.mark.invariant("H16")
 @every_dialect
 async def test_a_stalled_stream_is_given_up(dialect: Dialect) -> None:
     async with serving(dialect, stream(dialect.events(HELLO, finished=False), "hang")) as (

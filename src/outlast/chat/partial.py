@@ -129,6 +129,8 @@ class Partial:
 
     def _take(self, chunk: Mapping[str, Any]) -> None:
         kind, id, call = chunk.get("type"), chunk.get("id"), chunk.get("toolCallId")
+        if not isinstance(kind, str):
+            return
         if kind in _PRODUCED:
             self.produced += 1
         self.is_step_whole = kind == "finish-step"
@@ -137,6 +139,8 @@ class Partial:
             self._end_all()
         elif kind in ("start-step", "finish-step"):
             self.is_step_open = kind == "start-step"
+            self._end_all()
+        elif kind == "reset-step":
             self._end_all()
         elif kind == "text-start" and isinstance(id, str):
             self._texts.append(id)
@@ -150,9 +154,9 @@ class Partial:
             self._reasonings.remove(str(id))
         elif kind == "tool-input-start" and isinstance(call, str):
             self._inputs[call] = (str(chunk.get("toolName")), [])
-        elif kind == "tool-input-delta" and call in self._inputs:
-            self._inputs[str(call)][1].append(str(chunk.get("inputTextDelta") or ""))
-        elif isinstance(kind, str) and kind.startswith("tool-") and isinstance(call, str):
+        elif kind == "tool-input-delta" and isinstance(call, str) and call in self._inputs:
+            self._inputs[call][1].append(str(chunk.get("inputTextDelta") or ""))
+        elif kind.startswith("tool-") and isinstance(call, str):
             self._inputs.pop(call, None)
 
     def _end_all(self) -> None:

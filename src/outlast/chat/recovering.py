@@ -127,11 +127,14 @@ class Recovering:
                 )
             options = await self._asked_hook(what, verdict, config)
             facts = replace(facts, persist=options.persist, continue_=options.continue_)
-            now = self._inbox.current(entry) or entry  # cancelled while the hooks were thinking?
-            facts = replace(facts, is_cancelled=now.cancelled is not None)
+            now = self._inbox.current(entry)  # cancelled or cleared while the hooks were thinking?
+            is_cancelled = now is not None and now.cancelled is not None
+            facts = replace(facts, is_cancelled=is_cancelled, is_cleared=now is None)
             verdict.decision = decide(facts)
         if verdict.incident is not None:
-            verdict.incident = replace(verdict.incident, row=verdict.decision.row)
+            row_number = verdict.decision.row
+            reason = "boot_strikes" if facts.is_degraded else verdict.incident.reason
+            verdict.incident = replace(verdict.incident, row=row_number, reason=reason)
         self._tell(what, verdict, config)
         return verdict
 
@@ -336,7 +339,7 @@ class Recovering:
     async def exhausted(self, what: Interruption, verdict: Verdict, config: ChatRecovery) -> None:
         """It is given up: whoever wants to know is told."""
         incident = verdict.incident or Incident()
-        reason = incident.reason or ("boot_strikes" if self.strikes >= MAX_STRIKES else "sealed")
+        reason = incident.reason or "sealed"
         emit = self._activation.events.emit
         emit(
             events.RecoveryExhausted,

@@ -122,12 +122,27 @@ class TakingUp:
     async def take_up(self, entry: EntryRow) -> None:
         """Somebody has worked on this turn and does so no more: find out what becomes of it, and do it."""
         what = await self._interruption(entry)
-        config = recovery_of(self._object.chat_recovery)
+        try:
+            await self._take_up(what)
+        except CommitRefused:
+            raise
+        except OutlastError:
+            if what.live is not None:  # the next look at it finds what this one has found
+                self.broken_off[entry.id] = what.live, what.boundary
+                self.lives[entry.id] -= 1
+            raise
+
+    async def _take_up(self, what: Interruption) -> None:
+        entry, config = what.entry, recovery_of(self._object.chat_recovery)
         if config is None:
             await self._given_up(what)
             return
         verdict = await self._recovering.judged(what, config)
-        what.entry = self._inbox.current(entry) or entry
+        now = self._inbox.current(entry)
+        if now is None:  # cleared while the hooks were thinking: nothing of it is left to end
+            await self.forget_strikes()
+            return
+        what.entry = now
         match verdict.decision.action:
             case "finalise":
                 await self._end_interrupted(what, "completed", None)
@@ -192,9 +207,7 @@ class TakingUp:
         operations = [operation, self._incidents.up()]
         if verdict.incident is not None and decision.action != "park":
             operations.append(self._incidents.record(entry.id, verdict.incident))
-            self._turns.noted.add(entry.id)
-        if verdict.row is not None:  # of an earlier life: it goes with the end of the turn
-            self._turns.noted.add(entry.id)
+        self._turns.noted.add(entry.id)  # also a mere note goes when the turn has ended
         stream.attach(*operations)
         await stream.stored()
         now = self._inbox.current(entry)
@@ -272,7 +285,7 @@ class TakingUp:
         encoder, builder = Encoder(), partial.builder
         if outcome == "completed":
             stream.append(encoder.finish("stop"))
-            message: dict[str, Any] | None = partial.raw
+            message = cleaned(partial.raw)  # None: it was whole, and empty
         else:
             await close_calls(self._object, entry, builder, stream, self._ledger, self._activation)
             entry = self._inbox.current(entry) or entry  # cancelled in the meantime?
