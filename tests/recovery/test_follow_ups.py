@@ -98,11 +98,9 @@ async def test_what_had_said_nothing_is_answered_before_what_came_since(store_ur
         assert await transcript(host) == ["user: u1", one, "user: u2", one]
 
 
-async def test_what_is_said_while_the_hook_thinks_waits_its_turn_or_takes_it(
+async def test_what_is_said_while_the_hook_thinks_is_what_the_user_wants_now(
     store_url: str,
 ) -> None:
-    """The facts are those of the moment in which it was looked at: it goes on, and what came since waits."""
-
     async def on_chat_recovery(self: Any, context: Any) -> None:
         await self.submit_messages("u2", submission_id="u2")
 
@@ -111,9 +109,11 @@ async def test_what_is_said_while_the_hook_thinks_waits_its_turn_or_takes_it(
     async with hosting(Talker, url=store_url, life="2") as host:
         told = Told(host)
         await wait_for(host, Talker)
-        assert told.decided == [(17, "continue", "deploy")]
+        assert told.decided == [(21, "splice", "deploy")]
         one = "assistant: one two three four"
-        assert await transcript(host) == ["user: u1", one, "user: u2", one]
+        said = await transcript(host)
+        assert (said[0], said[2:]) == ("user: u1", ["user: u2", one])
+        assert one.startswith(said[1]) and said[1] != one
     check_requests(model)
 
 

@@ -129,7 +129,15 @@ class Recovering:
             facts = replace(facts, persist=options.persist, continue_=options.continue_)
             now = self._inbox.current(entry)  # cancelled or cleared while the hooks were thinking?
             is_cancelled = now is not None and now.cancelled is not None
-            facts = replace(facts, is_cancelled=is_cancelled, is_cleared=now is None)
+            since = self._facts(what, cause, pending, has_called=bool(calls))  # who came meanwhile
+            facts = replace(
+                facts,
+                is_cancelled=is_cancelled,
+                is_cleared=now is None,
+                before=since.before,
+                after=since.after,
+                supersedes=since.supersedes,
+            )
             verdict.decision = decide(facts)
         if verdict.incident is not None:
             row_number = verdict.decision.row
