@@ -13,7 +13,7 @@ from typing import Any, Self
 import httpx2 as httpx
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from conformance.fixture_agent import FixtureAgent
 from outlast import App
@@ -28,6 +28,8 @@ RESUMING = "cf_agent_stream_resuming"
 PENDING = "cf_agent_stream_pending"
 NONE = "cf_agent_stream_resume_none"
 STATE = "cf_agent_state"
+PROBE = "cf_agent_stream_resume_request"
+ACK = "cf_agent_stream_resume_ack"
 
 Frame = dict[str, Any]
 
@@ -172,6 +174,16 @@ class Tab:
 
         return await self.until(find)
 
+    async def heard(self, count: int) -> bool:
+        """Wait until more frames than that have come; False: the connection is gone."""
+        while len(self.frames) <= count:
+            if self.closed is not None:
+                return False
+            changed = asyncio.get_running_loop().create_future()
+            self._waiting.append(changed)
+            await changed
+        return True
+
     async def until_closed(self) -> tuple[int, str]:
         async with asyncio.timeout(LONG):
             assert self._reading is not None
@@ -243,6 +255,102 @@ class Tab:
     async def answered(self, id: str, text: str) -> Frame:
         await self.say(id, text)
         return await self.done(id)
+
+
+class Screen:
+    """A tab as the hook keeps it: it resumes whenever it is offered something, and builds messages."""
+
+    def __init__(self, tab: Tab) -> None:
+        self.tab = tab
+        self.at = 0
+        self.messages: list[Frame] = []
+        self.built: dict[str, dict[int, str]] = {}  # of each request, the texts by seq
+        self.streaming: set[str] = set()
+        self.acked: set[tuple[int, str]] = set()
+
+    async def follow(self) -> None:
+        """Handle what has come since."""
+        while self.at < len(self.tab.frames):
+            frame = self.tab.frames[self.at]
+            self.at += 1
+            kind = frame["type"]
+            if kind == MESSAGES:
+                self.messages = frame["messages"]
+                ids = [each["id"] for each in self.messages]
+                assert len(ids) == len(set(ids))
+            elif kind == RESUMING:
+                await self.tab.send(ACK, id=frame["id"])
+            elif kind == RESPONSE:
+                self.respond(frame)
+
+    def respond(self, frame: Frame) -> None:
+        id = frame["id"]
+        if frame["done"]:
+            self.streaming.discard(id)
+            return
+        if not frame.get("replay"):
+            self.streaming.add(id)
+        if not frame["body"]:
+            return
+        chunk = json.loads(frame["body"])
+        seen = self.built.setdefault(id, {})
+        if chunk["type"] == "text-delta":
+            if frame["seq"] in seen:
+                assert seen[frame["seq"]] == chunk["delta"]
+                assert frame.get("replay"), "a live frame came twice"
+            seen[frame["seq"]] = chunk["delta"]
+
+    def text(self, id: str) -> str:
+        """What was built of a request, in the order of its chunks."""
+        return "".join(text for _, text in sorted(self.built.get(id, {}).items()))
+
+
+class Page(Screen):
+    """A tab that comes back by itself whenever its connection is lost, and resumes."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(Tab(url))
+        self._staying: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._staying = asyncio.create_task(self._stay())
+        await until(lambda: self.tab.frames, self)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._staying is not None
+        self._staying.cancel()
+        await asyncio.wait({self._staying})
+        if self.tab.socket is not None:
+            await self.tab.close()
+
+    def check(self) -> None:
+        """Raise what went wrong inside."""
+        if self._staying is not None and self._staying.done():
+            self._staying.result()
+
+    async def _stay(self) -> None:
+        while True:
+            with suppress(OSError, InvalidHandshake, ConnectionClosed, TimeoutError):
+                await self.tab.open()
+                self.streaming.clear()
+                await self.tab.send(PROBE, probeId=f"p{self.at}")
+                while await self.tab.heard(self.at):
+                    await self.follow()
+            await asyncio.sleep(0.02)
+
+
+async def until(condition: Callable[[], Any], *pages: Page, timeout: float = LONG) -> None:
+    """Wait until something holds of these pages, or elsewhere."""
+    try:
+        async with asyncio.timeout(timeout):
+            while not condition():
+                for page in pages:
+                    page.check()
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        shapes = "\n--\n".join(page.tab.shape() for page in pages)
+        raise AssertionError(f"it has not come to that: {shapes}") from None
 
 
 def fits(frame: Frame, kind: str, fields: dict[str, Any]) -> bool:

@@ -72,6 +72,7 @@ async def test_an_answer_reaches_its_owner_and_an_observer(store_url: str) -> No
         assert await stored(server) == transcript["messages"]
 
 
+@pytest.mark.invariant("K1", "K7")
 async def test_a_turn_that_fails_ends_with_its_error_after_the_transcript(sqlite_url: str) -> None:
     async with served(url=sqlite_url) as server, server.tab() as owner, server.tab() as other:
         await owner.say("r1", "fail after 2 words")
@@ -267,6 +268,7 @@ async def test_a_turn_of_the_server_is_shown_to_all(sqlite_url: str) -> None:
             assert before(tab, first, tab.all(RESPONSE)[0])
 
 
+@pytest.mark.invariant("K5")
 async def test_the_hint_of_a_recovery_is_told_to_all_and_to_whoever_comes(sqlite_url: str) -> None:
     hint = "cf_agent_chat_recovering"
     async with served(url=sqlite_url) as server, server.tab() as one:

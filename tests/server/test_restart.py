@@ -9,32 +9,32 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
+from processes import Process, process
 from tabs import (
+    ACK,
     LONG,
     MESSAGES,
     NONE,
     PENDING,
+    PROBE,
     RESPONSE,
     RESUMING,
-    UPDATED,
     Frame,
+    Page,
     Tab,
     said,
     served,
     text_of,
+    until,
     words,
 )
 
-FIXTURE = Path(__file__).parent.parent / "conformance" / "fixture_agent.py"
-PROBE = "cf_agent_stream_resume_request"
-ACK = "cf_agent_stream_resume_ack"
+from outlast.client import Client
 
 
 async def caught_up(tab: Tab, id: str, seen: str) -> tuple[Frame, list[Frame]]:
@@ -94,112 +94,104 @@ async def test_what_was_said_before_a_stop_is_there_after_it(store_url: str) -> 
 # --- killed --------------------------------------------------------------------------------------
 
 
-class Process:
-    """`outlast serve`, for real, in one process."""
+async def told_to_all(
+    server: Process, name: str, request: str, chance: random.Random, count: int = 40
+) -> None:
+    """One answer, two tabs and a client in Python, and a server that dies in the middle of it."""
+    prompt, moment = f"say {count} words every 10ms", chance.randrange(count - 5)
+    asker = chance.randrange(3)
+    heard = ""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.process: subprocess.Popen[bytes] | None = None
-        self.ws = f"ws://127.0.0.1:{self.port}/agents/fixture-agent/a"
-        self.http = f"http://127.0.0.1:{self.port}"
+    async def listen(client: Client) -> None:
+        nonlocal heard
+        chunks = client.send(prompt, request_id=request) if asker == 2 else client.resume(request)
+        async for chunk in chunks:
+            heard += chunk["delta"] if chunk["type"] == "text-delta" else ""
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "outlast.cli.main", "serve", str(FIXTURE)]
-        command += ["--no-supervisor", "--port", str(self.port), "--log-level", "error"]
-        command += ["--store", f"sqlite:///{self.folder}/store.db"]
-        with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log)
+    url = f"{server.ws}/{name}"
+    async with (
+        Page(f"{url}?_pk=t0") as one,
+        Page(f"{url}?_pk=t1") as other,
+        Client(server.http, "fixture-agent", name) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        pages = (one, other)
+        if asker == 2:
+            listening = group.create_task(listen(client))
+        else:
+            await pages[asker].tab.say(request, prompt)
+        watching = pages[asker - 1]
+        await until(lambda: watching.messages, *pages)  # it was accepted
+        if asker != 2:
+            listening = group.create_task(listen(client))
+        await until(lambda: len(watching.text(request).split()) >= moment, *pages)
+        await server.die()
 
-    async def start(self) -> None:
-        self.process = self._spawn()
-        async with asyncio.timeout(30), httpx.AsyncClient() as http:
-            while True:
-                assert self.process.poll() is None, (self.folder / "log").read_text()
-                try:
-                    if (await http.get(f"{self.http}/readyz")).status_code == 200:
-                        return
-                except httpx.TransportError:
-                    await asyncio.sleep(0.05)
+        def is_over() -> bool:
+            return listening.done() and all(
+                page.tab.closed is None and not page.streaming and page.messages == client.messages
+                for page in pages
+            )
 
-    async def end(self, how: int) -> int:
-        assert self.process is not None
-        self.process.send_signal(how)
-        return await asyncio.to_thread(self.process.wait, 20)
-
-
-@asynccontextmanager
-async def process(folder: Path) -> AsyncIterator[Process]:
-    made = Process(folder)
-    await made.start()
-    try:
-        yield made
-    finally:
-        assert made.process is not None
-        if made.process.poll() is None:
-            made.process.kill()
-        made.process.wait()
-
-
-def once(text: str, whole: str) -> bool:
-    """Whether it is the beginning of the whole: every word in its place, none twice."""
-    return whole.startswith(text.rstrip())
+        await until(is_over, *pages, timeout=20)
+        situation = (name, moment, asker)
+        assert said(client.messages) == [f"user: {prompt}", f"assistant: {words(count)}"], situation
+        assert heard == words(count), situation
+        assert not any(part.get("state") == "streaming" for part in client.messages[1]["parts"])
+        for page in pages:
+            # What has come in pieces is the same. Who came back after the end was shown the message.
+            text, ends = page.text(request), page.tab.all(RESPONSE, id=request, done=True)
+            assert text == words(count) or (not ends and words(count).startswith(text)), situation
+            assert len(ends) <= 1, situation
+            assert not any(end.get("error") for end in ends)
+        async with httpx.AsyncClient() as http:
+            found = await http.get(f"{server.http}/agents/fixture-agent/{name}/get-messages")
+        assert found.json() == client.messages
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_every_word_that_was_seen_is_there_once_after_a_kill(
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that does not wait for long before it tries again."""
+    monkeypatch.setattr("outlast.client.client.LAST_RETRY", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.invariant("E14", "K1")
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_all_clients_come_back_after_a_kill_and_show_every_word_once(
     tmp_path: Path, seed: int
 ) -> None:
-    moment = random.Random(seed).randrange(3, 60)
-    prompt = "say 200 words every 10ms"
+    """Five of ten moments."""
+    chance = random.Random(seed)
     async with process(tmp_path) as server:
-        tabs = [await Tab(f"{server.ws}?_pk=t{n}").open() for n in range(2)]
-        await tabs[0].say("r1", prompt)
-        for tab in tabs:
-            await tab.until(lambda tab=tab: len(tab.text("r1").split()) >= moment)
-        await server.end(signal.SIGKILL)
-        seen = []
-        for tab in tabs:
-            await tab.until_closed()
-            seen.append(tab.text("r1"))
-            assert once(seen[-1], words(200))
-        await server.start()
-        longest = max(seen, key=len)
-        finals = []
-        for n in range(2):
-            async with Tab(f"{server.ws}?_pk=t{n}") as tab:
-                done, messages = await caught_up(tab, "r1", longest)
-                finals.append(messages)
-                assert done, tab.shape()
-                kinds = [chunk["type"] for chunk in tab.chunks("r1")]
-                assert kinds.count("text-start") == kinds.count("text-end")
-                if not kinds:  # it came before the turn was over; nothing is left open there either
-                    assert (await tab.wait(UPDATED))["message"] == messages[1]
-                for id in {each["id"] for each in tab.all(RESPONSE)}:
-                    assert len(tab.all(RESPONSE, id=id, done=True)) == 1, tab.shape()
-        assert finals[0] == finals[1]
-        assert [each["role"] for each in finals[0]] == ["user", "assistant"]
-        answer = text_of(finals[0][1])
-        assert answer.startswith(longest.rstrip())
-        assert once(answer, words(200))
-        streaming = [part for part in finals[0][1]["parts"] if part.get("state") == "streaming"]
-        assert not streaming
-        async with Tab(f"{server.ws}?_pk=t0") as tab:
-            await tab.answered("r2", "say 2 words")
-            assert tab.text("r2") == "w1 w2"
+        for n in range(5):
+            await told_to_all(server, f"a{n}", f"r{n}", chance)
+        async with Tab(f"{server.ws}/a0?_pk=t0") as tab:
+            await tab.answered("more", "say 2 words")
+            assert tab.text("more") == "w1 w2"
+        assert "Traceback" not in server.log
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_all_clients_come_back_after_the_worker_of_a_supervisor_was_killed(
+    tmp_path: Path,
+) -> None:
+    chance = random.Random(3)
+    async with process(tmp_path, supervised=True) as server:
+        for n in range(3):
+            await told_to_all(server, f"a{n}", f"r{n}", chance)
+        assert server.log.count("was killed by SIGKILL") == 3
 
 
 async def test_a_polite_end_of_the_process_is_quick_and_clean(tmp_path: Path) -> None:
     async with process(tmp_path) as server:
-        tab = await Tab(f"{server.ws}?_pk=t").open()
+        tab = await Tab(f"{server.ws}/a?_pk=t").open()
         await tab.say("r1", "say 20 words every 5ms")
         await tab.until(lambda: tab.text("r1"))
         code = await server.end(signal.SIGTERM)
         assert code == 0
         assert (await tab.until_closed())[0] in (1012, 1013)
-        assert "Traceback" not in (tmp_path / "log").read_text()
+        assert "Traceback" not in server.log
         await server.start()
         async with httpx.AsyncClient() as http:
             found: list[Any] = (

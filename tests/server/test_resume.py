@@ -12,14 +12,17 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from tabs import (
+    ACK,
     LONG,
     MESSAGES,
     NONE,
     PENDING,
+    PROBE,
     RESPONSE,
     RESUMING,
     UPDATED,
     Frame,
+    Screen,
     Tab,
     quiet_log,
     said,
@@ -29,15 +32,13 @@ from tabs import (
     words,
 )
 
-from outlast.chat.notices import Ended
+from outlast.chat.notices import Ended, Started
 from outlast.chat.results import TurnEnd
 from outlast.chat.serving import Situation
+from outlast.chat.stream import Stream
 from outlast.host.address import Address
 from outlast.server.connection import Connection
 from outlast.server.room import Room
-
-PROBE = "cf_agent_stream_resume_request"
-ACK = "cf_agent_stream_resume_ack"
 
 
 async def probe(tab: Tab, id: str) -> Frame:
@@ -54,6 +55,7 @@ async def probe(tab: Tab, id: str) -> Frame:
     return found
 
 
+@pytest.mark.invariant("E12")
 async def test_a_probe_where_nothing_happens_is_told_so(sqlite_url: str) -> None:
     async with served(url=sqlite_url) as server, server.tab() as tab:
         assert await probe(tab, "p") == {"type": NONE, "reason": "idle", "probeId": "p"}
@@ -64,6 +66,7 @@ async def test_a_probe_where_nothing_happens_is_told_so(sqlite_url: str) -> None
         assert (await probe(tab, "q"))["reason"] == "idle"
 
 
+@pytest.mark.invariant("E6", "E10")
 async def test_a_tab_that_comes_in_the_middle_is_offered_the_stream(store_url: str) -> None:
     async with served(url=store_url) as server, server.tab() as owner:
         await owner.say("r1", "say 60 words every 10ms")
@@ -90,6 +93,7 @@ async def test_a_tab_that_comes_in_the_middle_is_offered_the_stream(store_url: s
             assert len(tab.all(RESPONSE, done=True)) == 1
 
 
+@pytest.mark.invariant("E7", "E17")
 async def test_whoever_never_takes_the_offer_gets_the_end(sqlite_url: str) -> None:
     async with served(url=sqlite_url) as server, server.tab() as owner:
         await owner.say("r1", "say 20 words every 10ms")
@@ -172,6 +176,7 @@ async def test_an_owner_that_comes_back_gets_its_stream(sqlite_url: str) -> None
             assert new.text("r2") == words(30)
 
 
+@pytest.mark.invariant("E11")
 async def test_a_request_that_has_not_begun_is_pending_and_then_offered(sqlite_url: str) -> None:
     async with served(url=sqlite_url) as server, server.tab() as owner:
         await owner.say("r1", "hold 300ms say 5 words")
@@ -189,6 +194,7 @@ async def test_a_request_that_has_not_begun_is_pending_and_then_offered(sqlite_u
             await tab.done("r1")
 
 
+@pytest.mark.invariant("E7", "E11")
 async def test_a_request_that_never_begins_frees_who_waits_for_it(sqlite_url: str) -> None:
     async with served(url=sqlite_url) as server, server.tab() as owner:
         await owner.say("r1", "hold 5000ms say 5 words")
@@ -223,6 +229,26 @@ def test_who_has_not_asked_is_not_told_that_there_is_nothing() -> None:
     }
 
 
+async def test_what_is_just_being_taken_up_is_resumed_and_not_over() -> None:
+    """The turn runs, and the room has not been told of it yet."""
+    room = Room(Address.of("FixtureAgent", "a"))
+    chunks = ['{"type":"start"}', '{"type":"start-step"}']
+    started = Started("r1", Stream("a", "r1", chunks=chunks), False, (), list)
+    serving: Any = SimpleNamespace(situation=lambda: Situation(started, [], None, True))
+    connection = Connection(None, "c")  # type: ignore[arg-type]
+    room.connections.append(connection)
+    await room.chat.resume(connection, "r1", serving)
+    room.hear(started)  # once is enough
+    started.stream.close(TurnEnd("completed"))
+    assert room.chat._task is not None
+    await room.chat._task
+    told = [json.loads(text) for text in connection._waiting]
+    shapes = [(each.get("seq"), each.get("replay", False), each.get("done")) for each in told]
+    again = [(0, True, False), (1, True, False), (None, True, False)]
+    assert shapes == [*again, (None, False, None), (None, False, True)]
+
+
+@pytest.mark.invariant("E13", "K4")
 async def test_an_error_is_told_again_until_something_else_is_asked(sqlite_url: str) -> None:
     async with served(url=sqlite_url) as server, server.tab() as owner:
         await owner.answered("r1", "fail after 2 words")
@@ -237,6 +263,7 @@ async def test_an_error_is_told_again_until_something_else_is_asked(sqlite_url: 
             assert (await probe(tab, "q"))["reason"] == "idle"
 
 
+@pytest.mark.invariant("K4")
 async def test_an_error_is_forgotten_with_the_conversation(sqlite_url: str) -> None:
     async with served(url=sqlite_url) as server, server.tab() as owner:
         await owner.answered("r1", "fail after 2 words")
@@ -272,6 +299,7 @@ async def test_somebody_elses_continuation_is_not_offered(sqlite_url: str) -> No
                 assert all(each["continuation"] for each in tab.all(RESPONSE, id=id))
 
 
+@pytest.mark.invariant("E18")
 async def test_a_continuation_whose_owner_is_gone_is_offered(sqlite_url: str) -> None:
     async with served(url=sqlite_url) as server:
         async with server.tab(pk="o") as owner, server.tab(pk="x") as other:
@@ -300,50 +328,6 @@ async def test_a_continuation_whose_owner_is_gone_is_offered(sqlite_url: str) ->
 
 
 # --- any schedule --------------------------------------------------------------------------------
-
-
-class Screen:
-    """A tab as the hook keeps it: it resumes whenever it is offered something, and builds messages."""
-
-    def __init__(self, tab: Tab) -> None:
-        self.tab = tab
-        self.at = 0
-        self.messages: list[Frame] = []
-        self.built: dict[str, dict[int, str]] = {}  # of each request, the texts by seq
-        self.streaming: set[str] = set()
-        self.acked: set[tuple[int, str]] = set()
-
-    async def follow(self) -> None:
-        """Handle what has come since."""
-        while self.at < len(self.tab.frames):
-            frame = self.tab.frames[self.at]
-            self.at += 1
-            kind = frame["type"]
-            if kind == MESSAGES:
-                self.messages = frame["messages"]
-                ids = [each["id"] for each in self.messages]
-                assert len(ids) == len(set(ids))
-            elif kind == RESUMING:
-                await self.tab.send(ACK, id=frame["id"])
-            elif kind == RESPONSE:
-                self.respond(frame)
-
-    def respond(self, frame: Frame) -> None:
-        id = frame["id"]
-        if frame["done"]:
-            self.streaming.discard(id)
-            return
-        if not frame.get("replay"):
-            self.streaming.add(id)
-        if not frame["body"]:
-            return
-        chunk = json.loads(frame["body"])
-        seen = self.built.setdefault(id, {})
-        if chunk["type"] == "text-delta":
-            if frame["seq"] in seen:
-                assert seen[frame["seq"]] == chunk["delta"]
-                assert frame.get("replay"), "a live frame came twice"
-            seen[frame["seq"]] = chunk["delta"]
 
 
 async def one_schedule(seed: int, url: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ class Ended(Notice):
     shown: Shown
     continuation: bool = False
     message_ids: tuple[str, ...] = ()  # of what it answers
+    chunks: Sequence[str] = ()  # all that its stream holds
 
 
 @dataclass(frozen=True, slots=True)

@@ -446,7 +446,8 @@ class Turns:
         ids = self.message_ids(entry)
         self._message_ids.pop(entry.id, None)
         begun, goes_on = entry.started_at is not None, entry.kind == "continue"
-        self._activation.tell(Ended(entry.id, end, begun, self.shown, goes_on, ids))
+        chunks = () if stream is None else stream.chunks
+        self._activation.tell(Ended(entry.id, end, begun, self.shown, goes_on, ids, chunks))
 
     # --- waiting and reading ---------------------------------------------------------------------
 

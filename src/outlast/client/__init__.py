@@ -3,6 +3,6 @@
 It speaks the protocol that `outlast.server` serves, and needs nothing else of outlast.
 """
 
-from outlast.client.client import CallFailed, Client, Refused, TurnFailed
+from outlast.client.client import CallFailed, Client, Closed, Refused, TurnFailed
 
-__all__ = ["CallFailed", "Client", "Refused", "TurnFailed"]
+__all__ = ["CallFailed", "Client", "Closed", "Refused", "TurnFailed"]

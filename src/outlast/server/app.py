@@ -19,7 +19,7 @@ from outlast.core.errors import HostStopped
 from outlast.host import causes
 from outlast.host.address import Address
 from outlast.host.host import Host
-from outlast.server.connection import Connection
+from outlast.server.connection import TRY_AGAIN, Connection
 from outlast.server.http import answer
 from outlast.server.limits import Limits
 from outlast.server.room import Room, Rooms
@@ -29,7 +29,7 @@ from outlast.server.socket import Socket
 logger = logging.getLogger("outlast.server")
 
 REFUSED = 1008  # the close code after which clients do not come back
-TOO_MANY = "too many connections"
+FAILED = 1011
 GOING_AWAY = 1012  # the server restarts: come back
 
 Auth = Callable[[HTTPConnection], Any]
@@ -179,22 +179,28 @@ class App:
             target = self._target(socket)
         except NoSuchAgent:
             target = None
-        if target is None or not self._is_ready:
-            await socket.close(1013 if target is not None else 1000)
+        if target is None:
+            await socket.close()
             return
-        refusal = None
+        refusal: tuple[int, str] | None = None
         principal = None
-        if self._is_foreign(socket):
-            refusal = "origin not allowed"
+        if not self._is_ready:
+            refusal = TRY_AGAIN, "restarting"
+        elif self._is_foreign(socket):
+            refusal = REFUSED, "origin not allowed"
         else:
-            principal = await self._principal(socket, target, "connect")
-            if principal is None:
-                refusal = "unauthorized"
-            elif self.rooms.count(target.address) >= self.limits.connections_per_agent:
-                refusal = TOO_MANY
+            try:
+                principal = await self._principal(socket, target, "connect")
+            except Exception:  # it may well work the next time: they may come back
+                refusal = FAILED, self._failed("the handshake of", socket)
+            else:
+                if principal is None:
+                    refusal = REFUSED, "unauthorized"
+                elif self.rooms.count(target.address) >= self.limits.connections_per_agent:
+                    refusal = TRY_AGAIN, "too many connections"
         await socket.accept()
         if refusal is not None:
-            await socket.close(1013 if refusal is TOO_MANY else REFUSED, refusal)
+            await socket.close(*refusal)
             return
         connection = Connection(
             socket,
@@ -215,7 +221,7 @@ class App:
             connection.close(GOING_AWAY, "restarting")
         except Exception:
             logger.exception("a connection to %s failed", target.address)
-            connection.close(1011, "internal error")
+            connection.close(FAILED, "internal error")
         finally:
             self.rooms.leave(room, connection)
             connection.close()
@@ -242,21 +248,28 @@ class App:
             return JSONResponse({"error": "origin not allowed"}, 403)
         if request.method == "OPTIONS":
             return self._with_cors(request, Response(status_code=204))
-        principal = await self._principal(request, target, "request")
-        if principal is None:
-            return self._with_cors(request, JSONResponse({"error": "unauthorized"}, 401))
-        request.state.principal = principal
-        request.state.leaving = self._leaving
         try:
-            await ensure(self.host, target.address)
-            response = await answer(self.host, request, target, self.limits)
+            response = await self._answer_for(request, target)
         except HostStopped:
             response = JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
         except Exception:
-            id = self.host.ids.new("error")
-            logger.exception("%s %s failed (%s)", request.method, path, id)
-            response = JSONResponse({"error": f"internal error ({id})"}, 500)
+            response = JSONResponse({"error": self._failed(request.method, request)}, 500)
         return self._with_cors(request, response)
+
+    async def _answer_for(self, request: Request, target: Target) -> Response:
+        principal = await self._principal(request, target, "request")
+        if principal is None:
+            return JSONResponse({"error": "unauthorized"}, 401)
+        request.state.principal = principal
+        request.state.leaving = self._leaving
+        await ensure(self.host, target.address)
+        return await answer(self.host, request, target, self.limits)
+
+    def _failed(self, what: str, connection: HTTPConnection) -> str:
+        """Log the exception that is being handled; what is said of it to those outside."""
+        id = self.host.ids.new("error")
+        logger.exception("%s %s failed (%s)", what, connection.scope["path"], id)
+        return f"internal error ({id})"
 
     def _with_cors(self, request: Request, response: Response) -> Response:
         origin = request.headers.get("origin")

@@ -87,8 +87,7 @@ class ChatRoom:
         if serving is None:
             return
         started, waiting, _, recovering = serving.situation()
-        if started is not None and self.live is None:
-            self._follow(started, at=len(started.stream.chunks))
+        self._find(started)
         if self.live is not None and self.live.has_begun:
             self._offer(connection, self.live.id)
             return
@@ -124,8 +123,9 @@ class ChatRoom:
                 self._room.send(frames.messages(shown()), without=[owner] if owner else [])
             case Accepted(request_id=id, kind="continue"):
                 self.continuations.add(id)
-            case Started():
-                self._follow(notice)
+            case Started(stream=stream):
+                if all(live.stream is not stream for live in self._turns):  # not another attempt
+                    self._follow(notice)
             case Ended(request_id=id):
                 if not self._is_told(id):
                     self._end_untold(notice)
@@ -155,6 +155,11 @@ class ChatRoom:
         self._turns.append(live)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._tell(), name="chat room")
+
+    def _find(self, started: Started | None) -> None:
+        """Follow a turn that began when nobody was here, or that is about to be told."""
+        if started is not None and self.live is None:
+            self._follow(started, at=len(started.stream.chunks))
 
     def _offer_parked(self, live: Live) -> None:
         for connection in self._room.connections:
@@ -226,7 +231,7 @@ class ChatRoom:
         responses = Responses(ended.request_id, continuation=ended.continuation)
         shown = ended.shown()
         self._room.send(frames.messages(shown))
-        self._room.send(terminal(responses, ended.end, (), ended.message_ids))
+        self._room.send(terminal(responses, ended.end, ended.chunks, ended.message_ids))
         if ended.end.status == "interrupted":
             self._heal(shown)
         self._forget(ended.request_id)
@@ -253,8 +258,7 @@ class ChatRoom:
         """A client asks whether there is anything to resume."""
         started, waiting, failed, recovering = serving.situation()
         self._hint(connection, recovering)  # what was told on connect may have come too early
-        if started is not None and self.live is None:
-            self._follow(started, at=len(started.stream.chunks))
+        self._find(started)
         live = self.live
         id = live.id if live is not None else waiting[0] if waiting else None
         owner = None if id is None else self.owners.get(id)
@@ -283,6 +287,8 @@ class ChatRoom:
 
     async def resume(self, connection: Connection, id: str, serving: Serving) -> None:
         """A client wants what it was offered."""
+        started, waiting, _, _ = serving.situation()
+        self._find(started)
         live = next((each for each in self._turns if each.id == id), None)
         if live is not None:
             for seq, chunk in enumerate(live.stream.chunks[: live.at]):
@@ -294,7 +300,7 @@ class ChatRoom:
             return
         if connection.offered == id:
             connection.offered = None
-        if id in serving.situation().waiting:
+        if id in waiting:
             connection.parked = connection.probing = True
             connection.send(frames.frame(frames.PENDING, id=id))
             return
@@ -304,7 +310,7 @@ class ChatRoom:
             return
         chunks, end, continuation, message_ids = stored
         responses = Responses(id, continuation=continuation)
-        if end.status == "interrupted":
+        if end.status != "completed":  # nobody was there to close what was open
             message = None if end.message is None else end.message.raw
             chunks = [*chunks, *closing(chunks, message)]
         for seq, chunk in enumerate(chunks):
