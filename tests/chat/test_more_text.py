@@ -68,7 +68,7 @@ def test_the_quick_way_says_what_the_usual_one_says(events: list[Any]) -> None:
         else:
             kind, part_id, text, chunk = more
             new = [chunk]
-            (built.append_text if kind == "text" else built.append_reasoning)(part_id, text)
+            built.append(kind, part_id, text)
         quick_chunks += new
     decoded = MessageBuilder()
     for chunk in chunks:

@@ -418,8 +418,8 @@ def test_text_is_the_same_however_it_is_cut(whole: str, cuts: list[int], fast: b
     builder.apply({"type": "reasoning-start", "id": "a"})
     for start, end in zip(places, places[1:], strict=False):
         if fast:
-            builder.append_text("a", whole[start:end])
-            builder.append_reasoning("a", whole[start:end])
+            builder.append("text", "a", whole[start:end])
+            builder.append("reasoning", "a", whole[start:end])
         else:
             builder.apply({"type": "text-delta", "id": "a", "delta": whole[start:end]})
             builder.apply({"type": "reasoning-delta", "id": "a", "delta": whole[start:end]})

@@ -59,10 +59,7 @@ class GrowingText:
     def more(self, delta: Any) -> MoreText | None:
         """A delta that brings text and nothing else; None for any other."""
         text: str | None = getattr(delta, "content_delta", None)
-        if not text or not self._is_plain(delta):
-            return None
-        encoded = json.encode_text(text)
-        if encoded is None:
+        if not text or not self._is_plain(delta) or (encoded := json.encode_text(text)) is None:
             return None
         return self._kind, self._id, text, f"{self._prefix}{encoded}}}"
 

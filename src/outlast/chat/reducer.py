@@ -30,7 +30,7 @@ class MessageBuilder:
     builder.apply('{"type":"start","messageId":"m1"}')
     builder.apply('{"type":"text-start","id":"s1-0"}')
     builder.apply('{"type":"text-delta","id":"s1-0","delta":"Hel"}')
-    builder.append_text("s1-0", "lo")
+    builder.append("text", "s1-0", "lo")
     assert builder.message() == {
         "id": "m1",
         "role": "assistant",
@@ -70,15 +70,9 @@ class MessageBuilder:
             elif kind.startswith("data-"):
                 self._data(kind, chunk)
 
-    def append_text(self, part_id: str, delta: str) -> None:
-        """The same as applying a `text-delta` without metadata, for whoever has just encoded it."""
-        growing = self._texts.get(part_id)
-        if growing is not None:
-            growing.pieces.append(delta)
-
-    def append_reasoning(self, part_id: str, delta: str) -> None:
-        """The same as applying a `reasoning-delta` without metadata."""
-        growing = self._reasonings.get(part_id)
+    def append(self, kind: str, part_id: str, delta: str) -> None:
+        """The same as applying a `text-delta` or `reasoning-delta`, for whoever has just encoded it."""
+        growing = (self._texts if kind == "text" else self._reasonings).get(part_id)
         if growing is not None:
             growing.pieces.append(delta)
 

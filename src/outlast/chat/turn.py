@@ -127,10 +127,7 @@ class Turn:
     def say(self, kind: str, part_id: str, text: str, chunk: str) -> None:
         """Say more of a text: the same as to `emit` its chunk, which nobody has to decode here."""
         self.stream.append(chunk)
-        if kind == "text":
-            self.builder.append_text(part_id, text)
-        else:
-            self.builder.append_reasoning(part_id, text)
+        self.builder.append(kind, part_id, text)
         self.said_in_a_row += 1
 
     async def breathe(self) -> None:
