@@ -28,6 +28,27 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+SLOW = (
+    "crash/",
+    "server/test_restart",
+    "conformance/",
+    "client/",
+    "recovery/",
+    "server/",
+    "store/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slowest files first: so no process is left alone with one of them in the end."""
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((n for n, part in enumerate(SLOW) if f"tests/{part}" in path), len(SLOW))
+
+    items.sort(key=place)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Reports travel between processes as UTF-8; what tests log may hold half a surrogate pair."""

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic_ai import InstrumentationSettings
 from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
+from pydantic_ai.usage import UsageLimits
 
 from outlast import Agent, Session, StepConfig, Think, TurnConfig, has_tool_call, tool
 from outlast.core import json
@@ -251,6 +252,7 @@ OF_A_TURN: dict[str, tuple[Any, Callable[[Seen], bool]]] = {
         InstrumentationSettings(tracer_provider=TRACED),
         lambda s: len(SPANS.get_finished_spans()) == len(s.requests),
     ),
+    "usage_limits": (UsageLimits(request_limit=1), lambda s: "limit" in (s.turn.error or "")),
     "chat_stream_stall_timeout": (0.05, lambda s: "sent nothing" in (s.turn.error or "")),
 }
 

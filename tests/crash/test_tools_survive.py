@@ -172,9 +172,9 @@ async def check(outcome: Outcome) -> None:
     assert all(state in ("done", "failed", "unknown") for _, _, state in await agent.call_rows())
 
 
-def swept(sample: int, *, everywhere: bool = True) -> Any:
-    """At every point, on both engines unless that takes too long; in groups, or dying twice, at some."""
-    on_postgresql = None if everywhere else 2 * sample
+def swept(sample: int) -> Any:
+    """On SQLite at every point, otherwise at some; `test_recovery_survives` does the same with recovery."""
+    on_postgresql = 2 * sample
     return pytest.mark.parametrize(
         ("mode", "engine", "sample"),
         [(mode, "sqlite", None if mode == "commits" else 30) for mode in MODES]
@@ -238,7 +238,7 @@ async def check_late(outcome: Outcome, how: Literal["timeout", "cancel"]) -> Non
 
 @pytest.mark.invariant("I8", "D12")
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
-@swept(sample=4, everywhere=False)
+@swept(sample=4)
 async def test_a_tool_that_is_stopped(
     mode: Mode, store: str | None, sample: int | None, how: Literal["timeout", "cancel"]
 ) -> None:
