@@ -235,9 +235,9 @@ def main(port: str, settings: str) -> None:
     asked = Settings(**json.loads(settings))
     where: dict[str, Any] = {"host": "127.0.0.1", "port": int(port), "log_level": "error"}
     if asked.system == "ours":
-        from outlast.server.serving import run
+        from outlast.server.serving import Server
 
-        run(ours(asked), **where)
+        Server(ours(asked), **where).run()
     else:
         import uvicorn
 
