@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,7 @@ def test_what_cannot_be_imported_is_left_to_the_worker(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(str(tmp_path))
     imports.load("broken_sdk")
     imports.load("no.such.module")
+    assert not {"broken_sdk", "no.such.module"} & set(sys.modules)
 
 
 # --- the host and the application ------------------------------------------------------------------
