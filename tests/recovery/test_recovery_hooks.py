@@ -117,7 +117,7 @@ async def test_a_turn_that_is_not_to_go_on_says_so(store_url: str, after: float)
     assert len(model.requests) == 1
 
 
-@pytest.mark.invariant("H8")
+@pytest.mark.invariant("H8", "E24")
 async def test_what_was_said_can_be_thrown_away(store_url: str) -> None:
     Talker = talker(
         model := answering(SLOW, "Something else."),
@@ -130,7 +130,9 @@ async def test_what_was_said_can_be_thrown_away(store_url: str) -> None:
         assert told.decided == [(30, "restart", "deploy")]
         assert await transcript(host) == ["user: u1", "assistant: Something else."]
         found = await stored(host, ADDRESS)
-        assert kinds(found, "s1").count("start") == 2, "for readers, the message begins anew"
+        said = kinds(found, "s1")
+        assert said.count("start") == 2, "for readers, the message begins anew"
+        assert said[said.index("start", 1) - 1] == "reset-step", "and what they have seen goes"
         assert kinds(found, "s1").count("finish") == 1
         starts = [chunk for chunk in chunks_of(found, "s1") if chunk["type"] == "start"]
         assert {chunk["messageId"] for chunk in starts} == {found.path[-1].id}

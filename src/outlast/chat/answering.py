@@ -106,9 +106,9 @@ class AnsweringTurns:
         partial = folded(turn.stream.chunks, turn.begun)
         turn.resumed = None
         turn.builder = MessageBuilder(turn.begun)
+        for chunk in partial.seam() if partial.has_settled_work else partial.discarded():
+            turn.stream.append(chunk)
         if partial.has_settled_work:
-            for chunk in partial.seam():
-                turn.stream.append(chunk)
             turn.builder, turn.resumed = partial.builder, partial
         turn.stage = "turn"
 

@@ -29,7 +29,7 @@ from outlast.chat.model_errors import ModelFailed, is_passing
 from outlast.chat.model_settings import model_settings
 from outlast.chat.output import OutputType
 from outlast.chat.overflow import Compactions, ContextOverflow
-from outlast.chat.partial import Partial
+from outlast.chat.partial import RESET_STEP, Partial
 from outlast.chat.prompt import with_capabilities
 from outlast.chat.session import Session
 from outlast.chat.spending import Spending
@@ -372,7 +372,7 @@ class _Run:
             return False
         open_text, slots = partial.open_text, len(partial.last_step)
         if output is not None:  # half an answer of a type is none
-            self.turn.emit('{"type":"reset-step"}')
+            self.turn.emit(RESET_STEP)
             open_text, slots = None, 0
         label = f"{partial.steps}a{self.turn.entry.attempt}"
         self.encoder.resume_step(label, open_text, slots)

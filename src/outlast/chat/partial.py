@@ -12,6 +12,8 @@ from outlast.chat.reducer import MessageBuilder, cleaned, is_empty, text_of
 from outlast.chat.tool_parts import is_settled, tool_name
 from outlast.core import json
 
+RESET_STEP = '{"type":"reset-step"}'
+
 _PRODUCED = frozenset(
     {
         "text-delta",
@@ -33,6 +35,7 @@ class Partial:
     produced: int = 0
     is_step_open: bool = False
     is_step_whole: bool = False  # the last chunk of all was the end of a step
+    has_begun: bool = False  # a step of this attempt, not of the message that it goes on with
     _in_step: list[tuple[str, str]] = field(default_factory=list)  # kind and id
     _texts: list[str] = field(default_factory=list)  # the ids of those that have no end yet
     _reasonings: list[str] = field(default_factory=list)
@@ -116,6 +119,10 @@ class Partial:
         self.take(chunks)
         return chunks
 
+    def discarded(self) -> list[str]:
+        """The chunks that take back what was said, for those who have seen it: it is said anew."""
+        return [RESET_STEP] if self.has_begun and self.last_step else []
+
     def take(self, chunks: Iterable[str]) -> None:
         """More of the stream."""
         for text in chunks:
@@ -135,10 +142,11 @@ class Partial:
             self.produced += 1
         self.is_step_whole = kind == "finish-step"
         if kind == "start":
-            self.is_step_open = False
+            self.is_step_open = self.has_begun = False
             self._end_all()
         elif kind in ("start-step", "finish-step"):
             self.is_step_open = kind == "start-step"
+            self.has_begun = True
             self._end_all()
         elif kind == "reset-step":
             self._end_all()

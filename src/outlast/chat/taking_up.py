@@ -202,6 +202,9 @@ class TakingUp:
             )
             turn.builder, turn.resumed = builder, what.partial
             turn.held = None if verdict.row is None else verdict.row.held
+        else:
+            for chunk in what.partial.discarded():
+                stream.append(chunk)
         if verdict.boot.chain is not None:
             turn.chain = to_messages(list(verdict.boot.chain), self._activation.ids)
         operations = [operation, self._incidents.up()]

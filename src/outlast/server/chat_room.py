@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from outlast.chat.notices import (
@@ -29,7 +30,7 @@ from outlast.host.notices import Notice
 from outlast.server import frames
 from outlast.server.connection import TRY_AGAIN, Connection
 from outlast.server.frames import Responses
-from outlast.server.replay import closing
+from outlast.server.replay import begins_at, closing
 
 if TYPE_CHECKING:
     from outlast.server.room import Room
@@ -291,7 +292,8 @@ class ChatRoom:
         self._find(started)
         live = next((each for each in self._turns if each.id == id), None)
         if live is not None:
-            for seq, chunk in enumerate(live.stream.chunks[: live.at]):
+            told = live.stream.chunks[: live.at]
+            for seq, chunk in islice(enumerate(told), begins_at(told), None):
                 if chunk and not chunk.startswith(_UNSHOWN):
                     connection.send(live.frames.chunk(seq, chunk, replay=True))
             connection.send(live.frames.replay_complete())
@@ -313,7 +315,7 @@ class ChatRoom:
         if end.status != "completed":  # nobody was there to close what was open
             message = None if end.message is None else end.message.raw
             chunks = [*chunks, *closing(chunks, message)]
-        for seq, chunk in enumerate(chunks):
+        for seq, chunk in islice(enumerate(chunks), begins_at(chunks), None):
             if chunk and not chunk.startswith(_UNSHOWN):
                 connection.send(responses.chunk(seq, chunk, replay=True))
         is_error = end.status in ("error", "interrupted")

@@ -33,7 +33,7 @@ from outlast.core.errors import OutlastError, RpcRefused, SubmissionConflict
 from outlast.host.host import Host
 from outlast.server.frames import encode
 from outlast.server.limits import Limits
-from outlast.server.replay import denied, rebuilding
+from outlast.server.replay import begins_at, denied, rebuilding
 from outlast.server.requests import read
 from outlast.server.routing import Target
 
@@ -234,10 +234,12 @@ async def _resume(host: Host, agent: Any, request: Request, target: Target) -> R
     last = request.headers.get("last-event-id", "")
     after = int(last) + 1 if last.isdecimal() and len(last) < 16 else 0
     before: list[str] = []
-    if entry.kind == "continue" and entry.ended_at is None and base["parts"] and not after:
-        # The AI SDK builds the message anew: also what this goes on with, instead of its own `start`.
-        before, after = rebuilding(base), 1
     stream = await agent._asking.stream(entry)
+    if not after:
+        after = begins_at(stream.chunks)
+        if entry.kind == "continue" and entry.ended_at is None and base["parts"]:
+            # The AI SDK builds the message anew: also what this goes on with, instead of its `start`.
+            before, after = rebuilding(base), after + 1
     return _streamed(host, request, target, stream, entry.id, after, before)
 
 

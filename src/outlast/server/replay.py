@@ -13,6 +13,8 @@ from outlast.server.frames import encode
 Part = Mapping[str, Any]
 Chunk = dict[str, Any]
 
+_BEGINNINGS = ('{"type":"start",', '{"type":"start"}')
+
 
 def rebuilding(message: Mapping[str, Any]) -> list[str]:
     """The chunks that make this message out of nothing: what a continuation goes on with."""
@@ -87,6 +89,14 @@ def _of_outcome(part: Part) -> Iterator[Chunk]:
         yield {"type": "tool-output-error", **call, "errorText": text}
     elif state == "output-denied":
         yield {"type": "tool-output-denied", **call}
+
+
+def begins_at(chunks: Sequence[str]) -> int:
+    """Where the attempt begins that the answer is made of; what was said before it was taken back."""
+    for place in range(len(chunks) - 1, 0, -1):
+        if chunks[place].startswith(_BEGINNINGS):
+            return place
+    return 0
 
 
 def denied(message: Mapping[str, Any], answered: Sequence[str]) -> list[str]:
