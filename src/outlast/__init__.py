@@ -77,6 +77,9 @@ if TYPE_CHECKING:
         ToolCallDecision,
         ToolCallResultContext,
     )
+    from outlast.chat.hydration import (
+        HydrationContext,
+    )
     from outlast.chat.model_errors import (
         default_context_overflow_classifier,
     )
@@ -130,6 +133,7 @@ _CHAT = {
     "ChunkContext": "hooks",
     "ContextOverflow": "overflow",
     "Debounce": "config",
+    "HydrationContext": "hydration",
     "KeepRecoveringContext": "recovery",
     "Message": "results",
     "NotDone": "tools",
@@ -212,6 +216,7 @@ __all__ = [
     "Host",
     "HostStatistics",
     "HostStopped",
+    "HydrationContext",
     "InsideTurn",
     "InvalidName",
     "KeepRecoveringContext",

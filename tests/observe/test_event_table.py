@@ -60,6 +60,7 @@ EVENTS = {
     ),
     "chat:turn:finish": ("chat", "info", "request_id, status, duration_ms, error"),
     "chat:turn:interrupted": ("chat", "warning", "request_id, reason"),
+    "chat:upgrade:requested": ("chat", "warning", ""),
     "chat:request:failed": ("chat", "error", "request_id, stage, messages_persisted, error"),
     "chat:stream:stalled": ("chat", "warning", "request_id, timeout_ms"),
     "chat:transcript:repaired": ("chat", "warning", "request_id, tool_call_ids"),

@@ -150,6 +150,63 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+# --- upgrades ----------------------------------------------------------------------------------------
+
+VERSIONS = """
+from pathlib import Path
+from outlast import App, Think
+from outlast.testing import ScriptedModel
+
+NEWEST = Path("version")
+VERSION = NEWEST.read_text()
+
+class Talker(Think):
+    model = ScriptedModel(f"I am version {VERSION}.")
+
+    async def before_turn(self, context):
+        if NEWEST.read_text() != VERSION:
+            await self.request_upgrade()
+
+    async def on_chat_recovery(self, context):
+        Path("recovered").touch()
+
+app = App(agents=[Talker], store="sqlite:///talker.db")
+"""
+
+
+@pytest.mark.invariant("H23")
+def test_an_agent_can_have_itself_replaced_by_a_newer_version(tmp_path: Path) -> None:
+    (tmp_path / "version").write_text("1")
+    with supervised(tmp_path, app=VERSIONS) as server:
+        where = "/agents/talker/a"
+
+        def answer(question: str) -> str:
+            body = {"messages": [{"role": "user", "parts": [{"type": "text", "text": question}]}]}
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LONG)
+            connection.request("POST", f"{where}/submissions", json.dumps(body))
+            accepted = connection.getresponse()
+            assert accepted.status == 202, (accepted.read(), server.log)
+            connection.close()
+            messages: list[Any] = []
+
+            def is_answered() -> bool:
+                nonlocal messages
+                status, found = server.get(f"{where}/get-messages")
+                messages = json.loads(found) if status == 200 else []
+                said = [part.get("text") for each in messages for part in each["parts"]]
+                return question in said and messages[-1]["role"] == "assistant"
+
+            until(is_answered)
+            return str(messages[-1]["parts"][-1]["text"])
+
+        assert answer("Who are you?") == "I am version 1."
+        (tmp_path / "version").write_text("2")
+        assert answer("And now?") == "I am version 2."
+        assert "an agent wants newer code" in server.log
+        assert "has died" not in server.log
+        assert not (tmp_path / "recovered").exists(), "it was no interruption"
+
+
 # --- deaths ----------------------------------------------------------------------------------------
 
 

@@ -44,6 +44,14 @@ class TurnInterrupted(ChatEvent):
     reason: str
 
 
+class UpgradeRequested(Event):
+    """An agent wants to be gone on with by a newer version of its code: the process is replaced."""
+
+    channel = "chat"
+    name = "chat:upgrade:requested"
+    severity = "warning"
+
+
 class ChatRequestFailed(ChatEvent):
     """Something went wrong in a turn; `on_chat_error` was asked what to show of it."""
 

@@ -242,6 +242,17 @@ class Inbox:
         """The entry as it will be when its turn is tried once more, and the operation that makes it so."""
         return replace(entry, attempt=entry.attempt + 1), (rows.RESUME, (self._agent, entry.seq))
 
+    def put_back(self, entry: EntryRow) -> tuple[EntryRow, Operation]:
+        """The entry as it was before it was claimed, its messages applied; and what makes it so."""
+        target = entry.message_id if entry.kind == "continue" else entry.target
+        waiting = replace(entry, state="accepted", target=target, message_id=None, started_at=None)
+        return waiting, (rows.PUT_BACK, (self._agent, entry.seq))
+
+    def move_on(self, entry: EntryRow, under: str, message_id: str) -> tuple[EntryRow, Operation]:
+        """The entry as it will be when another message goes on with what it has said."""
+        moved = replace(entry, target=under, message_id=message_id)
+        return moved, (rows.MOVE_ON, (self._agent, entry.seq, under, message_id))
+
     def claimed(self, entry: EntryRow) -> None:
         self._open[entry.seq] = entry
 

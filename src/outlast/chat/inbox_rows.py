@@ -123,6 +123,41 @@ CLAIM = Statement(
     expect=True,
 )
 
+# Nothing was said: the next process claims it anew. What an answer goes on with is its target again.
+PUT_BACK = Statement(
+    "inbox put back",
+    sqlite="""
+        UPDATE inbox SET state = 'accepted', message_id = NULL, started_at = NULL,
+            target = CASE kind WHEN 'continue' THEN message_id ELSE target END
+        WHERE agent = ?1 AND seq = ?2 AND state = 'running'
+    """,
+    postgres="""
+        UPDATE inbox SET state = 'accepted', message_id = NULL, started_at = NULL,
+            target = CASE inbox.kind WHEN 'continue' THEN inbox.message_id ELSE inbox.target END
+        FROM {rows}
+        WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.state = 'running'
+    """,
+    columns=[("agent", "text"), ("seq", "bigint")],
+    key=2,
+    expect=True,
+)
+
+# What was said is a message of its own, and another one goes on under it.
+MOVE_ON = Statement(
+    "inbox move on",
+    sqlite="""
+        UPDATE inbox SET target = ?3, message_id = ?4
+        WHERE agent = ?1 AND seq = ?2 AND state = 'running'
+    """,
+    postgres="""
+        UPDATE inbox SET target = u.target, message_id = u.message_id FROM {rows}
+        WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.state = 'running'
+    """,
+    columns=[("agent", "text"), ("seq", "bigint"), ("target", "text"), ("message_id", "text")],
+    key=2,
+    expect=True,
+)
+
 RESUME = Statement(
     "inbox resume",
     sqlite="""

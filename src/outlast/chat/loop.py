@@ -22,7 +22,9 @@ from outlast.chat.hooks import (
     is_overridden,
     told,
 )
+from outlast.chat.hydration import HydrationContext, hydrated
 from outlast.chat.keyed import KeyedCalls
+from outlast.chat.leaving import PutBack
 from outlast.chat.ledger import Ledger
 from outlast.chat.model import open_stream, resolve
 from outlast.chat.model_errors import ModelFailed, is_passing
@@ -64,6 +66,7 @@ class Answering(Protocol):
     def get_model(self) -> Any: ...
     def get_system_prompt(self) -> Any: ...
     def get_tools(self) -> Any: ...
+    async def hydrate_messages(self, context: HydrationContext) -> Any: ...
     async def before_turn(self, context: TurnContext) -> TurnConfig | None: ...
     async def before_step(self, context: PrepareStepContext) -> StepConfig | None: ...
     async def before_tool_call(self, context: Any) -> Any: ...
@@ -102,6 +105,7 @@ async def _prepared(
     from pydantic_ai import RunContext
     from pydantic_ai.usage import RunUsage
 
+    path = await hydrated(agent, turn, path, around.activation.ids)
     model: Model = resolve(await told(agent.get_model))
     usage = RunUsage()
     context: RunContext[Any] = RunContext(deps=agent, model=model, usage=usage)
@@ -133,6 +137,8 @@ async def _prepared(
                 signal=turn.abort,
             )
             config = _checked(await told(agent.before_turn, shown))
+            if turn.is_put_back:
+                raise PutBack
         if config.model is not None:
             model = resolve(config.model)
             context = replace(context, model=model)
@@ -253,11 +259,13 @@ class _Run:
         try:
             if turn.resumed is None:
                 await self._call_approved(first)
+                for message in turn.earlier:
+                    most -= self.spending.count(message)
             else:
                 if not await self._call_left(turn.resumed):
                     self._finish("tool_call")
                     return
-                self.spending.count(turn.resumed)
+                self.spending.count(turn.resumed.raw)
                 resumes = self._resume_step(turn.resumed, output)
                 most -= turn.resumed.steps - first - resumes
                 first = turn.resumed.steps - resumes

@@ -72,11 +72,11 @@ class Partial:
     @property
     def last_calls(self) -> list[dict[str, Any]]:
         """The calls of the last step that we run, or the client does."""
-        return [part for part in self.last_step if _is_ours(part)]
+        return [part for part in self.last_step if is_ours(part)]
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        return [part for part in self.raw["parts"] if _is_ours(part)]
+        return [part for part in self.raw["parts"] if is_ours(part)]
 
     @property
     def is_complete(self) -> bool:
@@ -118,6 +118,11 @@ class Partial:
             chunks.append(encoded({**failed, "input": "".join(pieces), "errorText": BROKEN_OFF}))
         self.take(chunks)
         return chunks
+
+    def ended(self) -> list[str]:
+        """After the seam: that text ends too, for another message goes on."""
+        kept = self.open_text
+        return [] if kept is None else [encoded({"type": "text-end", "id": kept})]
 
     def discarded(self) -> list[str]:
         """The chunks that take back what was said, for those who have seen it: it is said anew."""
@@ -190,7 +195,8 @@ def _is_step(part: object) -> bool:
     return isinstance(part, dict) and part.get("type") == "step-start"
 
 
-def _is_ours(part: object) -> bool:
+def is_ours(part: object) -> bool:
+    """Whether it is a call that we run, or the client does."""
     return (
         isinstance(part, dict)
         and tool_name(part) is not None

@@ -48,6 +48,7 @@ MAX_STRIKES = 3  # boots in a row that did not come to an end
 class Recoverable(Protocol):
     """What is asked of the agent when a turn was interrupted."""
 
+    def hydrate_messages(self, context: Any) -> Any: ...
     def on_chat_recovery(self, context: ChatRecoveryContext) -> Any: ...
     def on_recovery_boot(self, event: RecoveryBootEvent) -> Any: ...
 
@@ -269,7 +270,7 @@ class Recovering:
         self, what: Interruption, cause: Cause, pending: list[PendingToolCall]
     ) -> tuple[RecoveryBootResult, list[str]]:
         hook = self._object.on_recovery_boot
-        if not is_overridden(hook):
+        if not is_overridden(hook) or is_overridden(self._object.hydrate_messages):
             return RecoveryBootResult(), []
         entry, path = what.entry, list(what.path)
         head = path[-1:] if path and path[-1].get("role") == "user" else []

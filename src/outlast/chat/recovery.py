@@ -38,6 +38,8 @@ Reason = Literal[
 ]
 """Why recovery was given up."""
 
+ContinuationStyle = Literal["append", "new_message"]
+
 RecoveryKind = Literal["retry", "continue"]
 
 TERMINAL_MESSAGE = "The assistant was interrupted and could not recover. Please try again."

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from outlast.chat.chunk_json import METADATA_KEY
-from outlast.chat.partial import Partial
+from outlast.chat.partial import is_ours
 
 if TYPE_CHECKING:
     from pydantic_ai.usage import RunUsage, UsageLimits
@@ -54,13 +55,16 @@ class Spending:
         cost = getattr(response.usage, "cost", None)
         return {**spent, "cost": str(cost)} if isinstance(cost, Decimal) else spent
 
-    def count(self, partial: Partial) -> None:
-        """What earlier attempts have spent."""
+    def count(self, message: Mapping[str, Any]) -> int:
+        """What earlier attempts have spent, from what they have said. Returns their steps."""
         from pydantic_ai.usage import RequestUsage
 
-        for part in partial.raw["parts"]:
+        steps = 0
+        for part in message["parts"]:
+            self.usage.tool_calls += is_ours(part)
             if not isinstance(part, dict) or part.get("type") != "step-start":
                 continue
+            steps += 1
             self.usage.requests += 1
             ours = (part.get("providerMetadata") or {}).get(METADATA_KEY) or {}
             noted = ours.get("usage") if isinstance(ours, dict) else None
@@ -70,7 +74,7 @@ class Spending:
                 }
                 self.usage.incr(RequestUsage(**used))
                 self._add_cost(noted.get("cost"))
-        self.usage.tool_calls += len(partial.calls)
+        return steps
 
     def _add_cost(self, noted: Any) -> None:
         if isinstance(noted, str) and hasattr(self.usage, "cost"):

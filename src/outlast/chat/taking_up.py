@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.agent.unit import Commits
@@ -22,13 +23,15 @@ from outlast.chat.interrupted import close_calls
 from outlast.chat.ledger import Ledger
 from outlast.chat.loop import Answering
 from outlast.chat.messages import to_messages
+from outlast.chat.notices import TranscriptChanged
 from outlast.chat.partial import folded
 from outlast.chat.recovering import MAX_STRIKES, Interruption, Recoverable, Recovering, Verdict
-from outlast.chat.recovery import Cause, recovery_of
-from outlast.chat.reducer import cleaned
+from outlast.chat.recovery import Cause, ContinuationStyle, recovery_of
+from outlast.chat.reducer import MessageBuilder, cleaned
 from outlast.chat.repair import without_waiting
 from outlast.chat.telling import tell_start
-from outlast.chat.transcript import Transcript
+from outlast.chat.tool_parts import is_settled
+from outlast.chat.transcript import Change, Transcript
 from outlast.chat.turn import Turn, TurnAborted
 from outlast.core import json
 from outlast.core.errors import CommitRefused, OutlastError
@@ -59,6 +62,7 @@ class Interruptible(Answering, Judging, Recoverable, Protocol):
     """What is asked of an agent whose turn was interrupted."""
 
     chat_recovery: Any
+    continuation_style: ContinuationStyle
 
 
 def delay_of(verdict: Verdict, lives: int) -> float:
@@ -66,6 +70,12 @@ def delay_of(verdict: Verdict, lives: int) -> float:
     if verdict.decision.shrinks:
         return AFTER_OOM
     return 0.0 if lives < 2 else min(SLOWEST, SLOW_DOWN * 2.0 ** (lives - 2))
+
+
+def _last_answers(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was said since the user has spoken."""
+    answers = takewhile(lambda message: message.get("role") == "assistant", reversed(path))
+    return list(answers)
 
 
 class TakingUp:
@@ -211,13 +221,20 @@ class TakingUp:
         if verdict.incident is not None and decision.action != "park":
             operations.append(self._incidents.record(entry.id, verdict.incident))
         self._turns.noted.add(entry.id)  # also a mere note goes when the turn has ended
-        stream.attach(*operations)
-        await stream.stored()
+        async with self._transcript.changing:
+            moving = decision.action == "continue" and not turn.held
+            change = await self._moved_on(turn, what) if moving else None
+            stream.attach(*operations, *(() if change is None else change.operations))
+            await stream.stored()
+            if change is not None:
+                self._transcript.applied(change)
         now = self._inbox.current(entry)
         if now is None:
             raise CommitRefused("it was ended while it was being taken up")
-        self._inbox.claimed(replace(running, cancelled=now.cancelled))
-        turn.entry = self._inbox.current(entry) or running
+        turn.entry = replace(turn.entry, cancelled=now.cancelled)
+        self._inbox.claimed(turn.entry)
+        if change is not None:
+            self._activation.tell(TranscriptChanged(self._turns.shown))
         if now.cancelled is not None:
             turn.abort.set(now.cancelled)
         self.came_up()
@@ -231,6 +248,32 @@ class TakingUp:
         await self._dispatched(what, verdict)
         delay = delay_of(verdict, what.lives)
         await self._activation.spawn(self._answer_later(turn, what.path, delay), "turn")
+
+    async def _moved_on(self, turn: Turn, what: Interruption) -> Change | None:
+        """What was said becomes a message of its own, if that is wanted, and another one goes on.
+
+        Not while a call of it may still be made: that belongs to the message that holds it.
+        """
+        partial, path = what.partial, what.path
+        if self._object.continuation_style == "append":
+            return None
+        said = cleaned(partial.raw, error=INTERRUPTED)
+        if said is None or not all(is_settled(part) for part in partial.calls):
+            return None
+        message = {**said, "id": turn.message_id, "role": "assistant"}
+        for chunk in partial.ended():
+            turn.stream.append(chunk)
+        change = await self._transcript.answering(
+            message, turn.under, status="interrupted", turn=turn.request_id
+        )
+        next_id = self._activation.ids.new("message")
+        turn.entry, operation = self._inbox.move_on(turn.entry, message["id"], next_id)
+        change.operations.append(operation)
+        turn.message_id, turn.under, turn.begun = next_id, message["id"], None
+        turn.builder, turn.resumed = MessageBuilder(), None
+        what.path = [*(path if what.begun is None else path[:-1]), message]
+        turn.earlier = _last_answers(what.path)
+        return change
 
     async def _answer_later(self, turn: Turn, path: Sequence[dict[str, Any]], delay: float) -> None:
         if delay:

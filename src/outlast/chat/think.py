@@ -27,6 +27,7 @@ from outlast.chat.hooks import (
     is_overridden,
     told,
 )
+from outlast.chat.hydration import HydrationContext
 from outlast.chat.inbox import Inbox, Request
 from outlast.chat.interactions import Interactions
 from outlast.chat.operating import RecoveryIncident
@@ -37,6 +38,7 @@ from outlast.chat.recovery import (
     ChatRecovery,
     ChatRecoveryContext,
     ChatRecoveryOptions,
+    ContinuationStyle,
     RecoveryBootEvent,
     RecoveryBootResult,
     recovery_of,
@@ -84,6 +86,7 @@ class Think(Agent):
     send_reasoning: bool = True
     message_concurrency: Concurrency = "queue"
     chat_recovery: bool | ChatRecovery = True  # of turns that are interrupted
+    continuation_style: ContinuationStyle = "append"  # to the same message, or as a "new_message"
     chat_stream_stall_timeout: float | timedelta | None = None  # seconds; None or 0: off
     context_overflow: ContextOverflow = ContextOverflow()  # all of it is off
     usage_limits: UsageLimits | None = None  # Pydantic AI's; of one turn, all its attempts together
@@ -99,6 +102,10 @@ class Think(Agent):
         super()._attach(activation)
         policy_of(self.message_concurrency)  # a misspelt one is told now
         recovery_of(self.chat_recovery)
+        if self.continuation_style not in ("append", "new_message"):
+            raise ValueError(
+                f"continuation_style is append or new_message, not {self.continuation_style!r}"
+            )
         commits = self._commits
         self._inbox = inbox = Inbox(activation, commits)
         self._transcript = transcript = Transcript(activation, self._facts)
@@ -153,6 +160,15 @@ class Think(Agent):
     async def configure_session(self, session: Session) -> Session:
         """Called once, when the agent starts: what the model is shown of the conversation."""
         return session
+
+    async def hydrate_messages(self, context: HydrationContext) -> Sequence[Any] | None:
+        """For applications that keep the conversation themselves: what the model is shown of it.
+
+        Called at the beginning of each turn, and of each further attempt. What is being answered is added if
+        it is not part of what is returned, and outcomes of tool calls are taken over. Everything is stored
+        here too, for clients and for recovery; `on_recovery_boot` is not asked, as its chain is yours.
+        """
+        return None
 
     async def before_turn(self, context: TurnContext) -> TurnConfig | None:
         """Called before each turn; what the returned `TurnConfig` sets is used for it."""
@@ -528,6 +544,18 @@ class Think(Agent):
             await super().stash(data)
             return
         await self._turns.stash(turn, data)
+
+    async def request_upgrade(self) -> bool:
+        """Have this process replaced by one that runs the newest code. False: nobody here can do that.
+
+        In `before_turn`, the turn is left to the new process, and nobody calls that a recovery; later in a
+        turn, or outside of one, the process is replaced when no turn of this agent runs.
+        """
+        return self._turns.leaving.upgrade(current_turn.get())
+
+    async def end_run(self) -> None:
+        """Leave memory as soon as there is nothing left to do: before the host's `idle_timeout`."""
+        self._turns.leaving.retire()
 
     async def has_pending_interaction(self) -> bool:
         """Whether a call waits for the client, or for an approval."""

@@ -70,6 +70,7 @@ class Turn:
         self.patience: float | timedelta | None = None  # with a model that sends nothing
         self.output: Any = None  # the answer as the type that was asked for
         self.is_running = True
+        self.is_put_back = False  # before anything was said: another process answers it
         self.repaired: tuple[str, ...] = ()  # calls that were closed before the model is asked
         self.open_calls: set[str] = set()  # calls that wait for somebody else
         self.client_tools: frozenset[str] = frozenset()  # the names of those that the client runs
@@ -79,6 +80,7 @@ class Turn:
         self.resumed: Partial | None = (
             None  # what an earlier attempt has said, if it is gone on with
         )
+        self.earlier: Sequence[dict[str, Any]] = ()  # messages of its own that it goes on with
         self.held: Any = None  # what is noted of an answer that the provider keeps
         self.on_held: Callable[[str], Operation] | None = None  # notes such an answer
         self.chain: Sequence[dict[str, Any]] | None = None  # the conversation, if a hook has set it

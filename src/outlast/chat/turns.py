@@ -18,6 +18,7 @@ from outlast.chat.hooks import is_overridden
 from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import EntryRow, Outcome
 from outlast.chat.interactions import AUTO, Interactions
+from outlast.chat.leaving import Leaving, PutBack
 from outlast.chat.ledger import Ledger
 from outlast.chat.messages import sanitised
 from outlast.chat.notices import Accepted, Ended, Recovering, Started
@@ -99,6 +100,7 @@ class Turns:
         self.stopping = Stopping(
             self, activation, commits, inbox, transcript, interactions, self._retention
         )
+        self.leaving = Leaving(self, activation, commits, inbox)
         self.noted: set[str] = set()  # requests about which something is noted, or was
         self._streams: dict[str, Stream] = {}  # of what is open, by request id
         self._waiters: dict[str, list[asyncio.Future[TurnEnd]]] = {}
@@ -155,13 +157,14 @@ class Turns:
 
     def go_on(self) -> None:
         """See to what is in the inbox, unless that is being done."""
-        if self._pump is None and self._activation.ended is None and self._next():
+        is_free = self._pump is None and not self.leaving.is_waiting
+        if is_free and self._activation.ended is None and self._next():
             self._pump = self._activation.spawn(self._see_to_all(), "turns")
 
     async def _see_to_all(self) -> None:
         failures = 0  # in a row
         try:
-            while (entry := self._next()) is not None:
+            while not self.leaving.is_waiting and (entry := self._next()) is not None:
                 try:
                     await self._see_to_or_give_up(entry)
                     failures = 0
@@ -272,6 +275,11 @@ class Turns:
             await self.answering.answer(turn, path)
         except TurnAborted:
             outcome, error = self.answering.aborted(turn)
+        except PutBack:
+            turn.is_running = False
+            self.running = self.live = None
+            await self.leaving.put_back(turn)
+            return
         except (Exception, asyncio.CancelledError) as failure:
             if self._activation.ended is not None:
                 raise again(self._activation.ended) from failure
@@ -329,6 +337,7 @@ class Turns:
 
     async def mark(self, cause: str) -> None:
         """The process is about to end: the turn that runs is interrupted by this."""
+        self.leaving.host_stops()
         turn = self.running
         if turn is not None:
             note = self.incidents.note_cause(turn.request_id, cause)
@@ -433,6 +442,7 @@ class Turns:
             else:
                 emit(events.RecoveryCompleted, self._agent, id)
         self.answering.executors.pop(entry.id, None)
+        self.leaving.turn_ended()
         tell_end(self._activation, entry, end)
         self.changed()
         if self._pausing is not None and not self._pausing.done():

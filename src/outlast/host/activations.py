@@ -78,6 +78,7 @@ class Activations:
         self._loop = asyncio.get_running_loop()
         self._live: dict[Address, Activation] = {}
         self.cause: str | None = None  # why the process before this one ended
+        self.on_upgrade: Callable[[], None] | None = None  # who can replace this process
         self._families: dict[Address, Family] = {}  # by root
         self._starting: dict[asyncio.Task[Any], Activation] = {}  # whose on_start the task runs
         self._barred: dict[Address, asyncio.Future[None]] = {}  # what is being removed
@@ -172,6 +173,7 @@ class Activations:
         )
         activation.audience = self.audience
         activation.cause = self.cause
+        activation.on_upgrade = self.on_upgrade
         self._live[address] = activation
         activation.ready = activation.spawn(self._prepare(activation), f"activate {address}")
         activation.ready.add_done_callback(_retrieved)
@@ -335,6 +337,8 @@ class Activations:
             self._idle.move_to_end(activation)
             if self._sweep is None and not self._stopped:
                 self._sweep_in(self._idle_timeout)
+            if activation.is_retired:
+                self._loop.call_soon(self._retire, activation, context=Context())
         self._on_quiet()
 
     def _sweep_in(self, delay: float) -> None:
@@ -352,19 +356,32 @@ class Activations:
                 self._idle[activation] = now
                 self._idle.move_to_end(activation)
             elif since + self._idle_timeout <= now:
-                del self._idle[activation]
-                del self._live[activation.address]
-                self._part(
-                    activation,
-                    CommitFailed(
-                        f"{activation.address} was evicted because nothing held it; work of its own"
-                        f" belongs in a fiber, or under keep_alive()"
-                    ),
-                )
-                self._events.emit(AgentEvicted, activation.address.text)
+                self._let_go(activation)
             else:
                 self._sweep_in(since + self._idle_timeout - now)
                 return
+
+    def _let_go(self, activation: Activation) -> None:
+        del self._idle[activation]
+        del self._live[activation.address]
+        self._part(
+            activation,
+            CommitFailed(
+                f"{activation.address} was evicted because nothing held it; work of its own"
+                f" belongs in a fiber, or under keep_alive()"
+            ),
+        )
+        self._events.emit(AgentEvicted, activation.address.text)
+
+    def _retire(self, activation: Activation) -> None:
+        """Let go of one that has asked for it, unless somebody has come meanwhile."""
+        if activation.ended is not None or activation.held or self._stopped:
+            return
+        if activation.is_writing:  # a commit that nobody waits for
+            assert activation.last_write is not None
+            activation.last_write.add_done_callback(lambda _: self._retire(activation))
+            return
+        self._let_go(activation)
 
     def _discard(self, activation: Activation, reason: Exception) -> None:
         """End it, and see that work which it leaves unfinished is taken up again."""

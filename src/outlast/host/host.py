@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -85,6 +85,7 @@ class Host:
     `idle_timeout` is how long an agent with nothing to do stays in memory; `shutdown_timeout` how long
     a stopping host waits for running work before it leaves it for the next one. Both in seconds.
     `cause` is why the host before this one ended ("crashed", "oom" or "deploy"), where somebody knows.
+    `on_upgrade` replaces this process by one with newer code, when an agent calls `request_upgrade()`.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Host:
         clock: Clock | None = None,
         ids: Ids | None = None,
         cause: str | None = None,
+        on_upgrade: Callable[[], None] | None = None,
     ) -> None:
         self._classes = _by_name(agents)
         self._store_url = store
@@ -109,6 +111,7 @@ class Host:
         self.cause = checked(cause)
         self.events = Events(self.clock)
         self.audience: Audience | None = None  # who serves connections; to be set before the start
+        self.on_upgrade = on_upgrade
         self._state = "new"
         self._is_marked = False  # what runs knows that it may not end here
         self._activations: Activations | None = None  # once it is started
@@ -163,6 +166,7 @@ class Host:
         )
         self._activations.audience = self.audience
         self._activations.cause = self.cause
+        self._activations.on_upgrade = self.on_upgrade
         self._state = "running"
         self._boot_task = self._in_background(self._boot(), "outlast-boot")
 

@@ -77,6 +77,7 @@ class App:
         self._is_ready = False
         self._leaving = asyncio.Event()
         self._stop_at: float | None = None  # on the loop's clock
+        self.on_upgrade: Callable[[], None] | None = None  # replaces this process; `serve` sets it
         self.use_store(store)
 
     def use_store(self, store: Any) -> None:
@@ -92,6 +93,7 @@ class App:
         """For the application that this one is mounted in: `FastAPI(lifespan=app.lifespan)`."""
         if self.host.cause is None:
             self.host.cause = causes.from_environment()
+        self.host.on_upgrade = self.host.on_upgrade or self.on_upgrade
         await self.host.start()
         try:
             self._is_ready = True

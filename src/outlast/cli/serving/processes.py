@@ -1,8 +1,8 @@
 """Starting workers, and finding out that they have ended.
 
-A worker holds one end of a *lifeline*, a pair of sockets: it says there that it is ready, and sees there
-that its supervisor has died. It leads a process group of its own: Ctrl-C reaches the supervisor alone, and
-what a worker has started ends with it.
+A worker holds one end of a *lifeline*, a pair of sockets: it says there that it is ready, or wants to be
+replaced, and sees there that its supervisor has died. It leads a process group of its own: Ctrl-C reaches
+the supervisor alone, and what a worker has started ends with it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from outlast.host.causes import VARIABLE
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 READY = b"r"
+UPGRADE = b"u"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +137,11 @@ def ask_to_stop(pid: int) -> None:
         os.kill(pid, signal.SIGTERM)
 
 
-def is_ready(lifeline: socket.socket) -> bool:
-    """Whether the worker has said that it is."""
+def heard(lifeline: socket.socket) -> bytes | None:
+    """What the worker has said since; None: it says nothing more."""
     try:
-        return lifeline.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == READY
+        return lifeline.recv(64, socket.MSG_DONTWAIT) or None
+    except BlockingIOError:
+        return b""
     except OSError:
-        return False
+        return None

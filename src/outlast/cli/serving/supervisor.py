@@ -62,6 +62,8 @@ class Place:
     started_at: float = 0.0
     oom_kills: int | None = None  # the counter, when it was started
     kill_at: float | None = None  # it was asked to stop, and has until then
+    is_ready: bool = False  # the worker has said so
+    is_silent: bool = False  # it has closed its end of the lifeline
     lives: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def ask_to_stop(self, kill_at: float) -> None:
@@ -95,6 +97,7 @@ class Supervisor:
         self._listen_for_signals()
         while True:
             self._hear()
+            self._listen()
             self._bury()
             if self._result is not None and not self._workers():
                 return self._result
@@ -178,10 +181,25 @@ class Supervisor:
         if isinstance(started, Born):
             return started
         place.worker, place.start_at, place.kill_at = started, None, None
+        place.is_ready = place.is_silent = False
         if self._load_at is None:
             self._load_at = self._now() + LOAD_AFTER
         self._say(f"worker {started.pid} was {started.how}", level="info")
         return None
+
+    def _listen(self) -> None:
+        """What the workers say."""
+        for place in self._places:
+            said = self._said(place)
+            if processes.UPGRADE in said and self._result is None and place.kill_at is None:
+                self._say("an agent wants newer code", level="info")
+                self._reload()
+
+    def _said(self, place: Place) -> bytes:
+        said = processes.heard(place.worker.lifeline) if place.worker is not None else b""
+        place.is_silent = said is None
+        place.is_ready = place.is_ready or processes.READY in (said or b"")
+        return said or b""
 
     def _bury(self) -> None:
         """See who has ended, and when the next one starts."""
@@ -194,11 +212,12 @@ class Supervisor:
     def _ended(self, place: Place, pid: int, code: int) -> None:
         assert place.worker is not None
         now, kills = self._now(), oom_kills()
+        self._said(place)
         was_asked = place.kill_at is not None
         death = Death(
             code,
             lived=now - place.started_at,
-            was_ready=processes.is_ready(place.worker.lifeline),
+            was_ready=place.is_ready,
             asked=was_asked,
             oom_kills=0 if kills is None or place.oom_kills is None else kills - place.oom_kills,
         )
@@ -235,11 +254,7 @@ class Supervisor:
         """One import, once the first worker is ready and nothing else is to be done."""
         if not self._to_load or self._load_at is None or self._result is not None:
             return
-        is_ready = any(
-            place.worker is not None and processes.is_ready(place.worker.lifeline)
-            for place in self._places
-        )
-        if is_ready or self._now() >= self._load_at:
+        if any(place.is_ready for place in self._places) or self._now() >= self._load_at:
             self._load_at = 0.0
             try:
                 self._is_loading = True
@@ -252,12 +267,15 @@ class Supervisor:
                 self._say("everything is loaded", level="debug")
 
     def _wait(self) -> None:
-        """Until a signal comes, the first worker is ready, or something is due."""
+        """Until a signal comes, a worker says something, or something is due."""
         moments = [place.start_at for place in self._places] + [p.kill_at for p in self._places]
-        lines: list[socket.socket] = []
         if self._to_load and self._result is None:
             moments.append(self._load_at)
-            lines = [each.worker.lifeline for each in self._places if each.worker is not None]
+        lines = [
+            place.worker.lifeline
+            for place in self._places
+            if place.worker is not None and not place.is_silent
+        ]
         due = min((each for each in moments if each is not None), default=float("inf"))
         timeout = None if due == float("inf") else max(0.0, due - self._now())
         select.select([self._woken, *lines], [], [], timeout)

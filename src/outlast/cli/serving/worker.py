@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from outlast.cli.loading import CannotLoad, load
-from outlast.cli.serving.processes import READY
+from outlast.cli.serving.processes import READY, UPGRADE
 from outlast.cli.serving.settings import NO_MEMORY, REFUSED, Settings, refusal
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def work(
         why = refusal(settings.workers, application.store)
         if why is not None:
             raise CannotLoad(why)
-        code = run(_server(settings, application, lambda: _say_ready(lifeline)), sockets)
+        application.on_upgrade = lambda: _say(lifeline, UPGRADE)
+        code = run(_server(settings, application, lambda: _say(lifeline, READY)), sockets)
     except CannotLoad as error:
         complain(str(error))
         code = REFUSED
@@ -84,9 +85,9 @@ def _server(settings: Settings, application: Any, on_ready: Any = None) -> Serve
     )
 
 
-def _say_ready(lifeline: socket.socket) -> None:
+def _say(lifeline: socket.socket, what: bytes) -> None:
     with contextlib.suppress(OSError):  # a supervisor that has died: this process is about to see
-        lifeline.send(READY, socket.MSG_DONTWAIT)
+        lifeline.send(what, socket.MSG_DONTWAIT)
 
 
 def _stop_with(lifeline: socket.socket, drain: float) -> None:
