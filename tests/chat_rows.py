@@ -98,9 +98,27 @@ def text_of(message: dict[str, Any], kind: str) -> str:
 
 
 def said(chunks: Iterable[str], kind: str) -> str:
-    """The text, or the reasoning, that these chunks carry."""
-    decoded = map(json.loads, chunks)
-    return "".join(chunk["delta"] for chunk in decoded if chunk["type"] == f"{kind}-delta")
+    """The text, or the reasoning, that these chunks carry, and that was not taken back."""
+    return "".join(texts_of(chunks, kind).values())
+
+
+def texts_of(chunks: Iterable[str], kind: str) -> dict[str | None, str]:
+    """The same by message: a turn may go on in another one."""
+    texts: dict[str | None, str] = {}
+    message: str | None = None
+    step = 0  # where it begins
+    for chunk in map(json.loads, chunks):
+        match chunk["type"]:
+            case "start":
+                message, step = chunk.get("messageId"), 0
+                texts[message] = ""
+            case "start-step":
+                step = len(texts.get(message, ""))
+            case "reset-step":
+                texts[message] = texts.get(message, "")[:step]
+            case each if each == f"{kind}-delta":
+                texts[message] = texts.get(message, "") + chunk["delta"]
+    return texts
 
 
 @dataclass(slots=True)
@@ -170,12 +188,14 @@ def check_answers(rows: Stored) -> None:
             continue  # cleared, or past its retention
         if entries[0].kind == "continue":
             continue  # what it goes on with was not made by a turn
-        message = rows.messages[message_id].message
         for kind in ("text", "reasoning"):
-            whole = "".join(said(rows.streams[entry.id], kind) for entry in entries)
-            assert text_of(message, kind) == whole, message_id
-        start = json.loads(rows.streams[entries[0].id][0])
-        assert start.get("messageId") in (message_id, None), "live and stored, it has one id"
+            whole: dict[str, str] = {}
+            for entry in entries:
+                for id, text in texts_of(rows.streams[entry.id], kind).items():
+                    whole[id or message_id] = whole.get(id or message_id, "") + text
+            assert message_id in whole, "live and stored, it has one id"
+            for id, text in whole.items():
+                assert text_of(rows.messages[id].message, kind) == text, id
 
 
 def check_seen(rows: Stored, seen: Seen, *, gone: Iterable[str] = ()) -> None:

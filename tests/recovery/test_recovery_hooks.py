@@ -169,7 +169,15 @@ def raising(self: Any, about: Any) -> Any:
 
 @pytest.mark.invariant("H10")
 @pytest.mark.parametrize("hook", ["on_chat_recovery", "on_recovery_boot"])
-@pytest.mark.parametrize("wrong", [raising, lambda self, about: "no idea"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        raising,
+        lambda self, about: "no idea",
+        lambda self, about: RecoveryBootResult(chain=[{"role": "nobody"}]),
+        lambda self, about: RecoveryBootResult(recovered_turns=[7]),
+    ],
+)
 async def test_a_hook_that_fails_is_as_good_as_none(store_url: str, hook: str, wrong: Any) -> None:
     Talker = talker(model := ScriptedModel(SLOW), **{hook: wrong})
     await break_off(store_url, Talker, "u1")
@@ -179,7 +187,7 @@ async def test_a_hook_that_fails_is_as_good_as_none(store_url: str, hook: str, w
         assert told.decided == [(17, "continue", "deploy")]
         [failed] = told("chat:recovery:failed")
         assert hook in failed.reason
-        assert "no idea" in failed.reason
+        assert "raised:" in failed.reason
         assert await transcript(host) == ["user: u1", ONE]
         assert await incidents(host) == []
     assert len(model.requests) == 2
@@ -344,7 +352,7 @@ async def test_what_waits_can_be_left_out(store_url: str) -> None:
 async def test_what_waits_can_be_chosen_and_added_to(store_url: str) -> None:
     def on_recovery_boot(self: Any, event: RecoveryBootEvent) -> RecoveryBootResult:
         _, _, third = event.in_flight_users
-        return RecoveryBootResult(recovered_turns=[third.raw, "u4"])
+        return RecoveryBootResult(recovered_turns=[third, "u4"])
 
     Talker = talker(model := ScriptedModel(SLOW), on_recovery_boot=on_recovery_boot)
     await break_off(store_url, Talker, "u1", "u2", "u3")

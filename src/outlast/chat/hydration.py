@@ -53,8 +53,7 @@ async def hydrated(
         return path
     if not isinstance(given, list | tuple):
         raise TypeError(f"hydrate_messages returns a list of messages or None, not {given!r}")
-    raw = [each.raw if isinstance(each, Message) else each for each in given]
-    return joined(to_messages(raw, ids), incoming)
+    return joined(to_messages(given, ids), incoming)
 
 
 def _incoming(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from outlast.chat.results import Message
 from outlast.core import json
 from outlast.core.ids import Ids
 from outlast.core.text import problem_of
@@ -53,6 +54,8 @@ def _to_message(given: object, ids: Ids, what: str) -> dict[str, Any]:
     if isinstance(given, str):
         part = {"type": "text", "text": json.mended_text(given)}
         return {"id": ids.new("message"), "role": "user", "parts": [part]}
+    if isinstance(given, Message):
+        given = given.raw
     if not isinstance(given, Mapping):
         raise TypeError(f"{what} is a text or a dict, not {type(given).__name__} ({given!r})")
     role, parts = given.get("role"), given.get("parts")

@@ -17,6 +17,7 @@ from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.incidents import IncidentRow, Incidents
 from outlast.chat.interactions import AUTO, Interactions
 from outlast.chat.ledger import CallRow, Ledger
+from outlast.chat.messages import to_messages
 from outlast.chat.overlap import is_superseded
 from outlast.chat.partial import Partial
 from outlast.chat.recovery import (
@@ -296,10 +297,20 @@ class Recovering:
                 raise TypeError(
                     f"on_recovery_boot returns a RecoveryBootResult or None, not {result!r}"
                 )
+            result = self._checked(result or RecoveryBootResult())
         except Exception as error:
             self._hook_failed(entry, "on_recovery_boot", error)
             return RecoveryBootResult(), []
-        return result or RecoveryBootResult(), event.writer.chunks
+        return result, event.writer.chunks
+
+    def _checked(self, result: RecoveryBootResult) -> RecoveryBootResult:
+        """The same, with messages as they are stored."""
+        ids, chain, turns = self._activation.ids, result.chain, result.recovered_turns
+        return replace(
+            result,
+            chain=None if chain is None else to_messages(list(chain), ids),
+            recovered_turns=None if turns is None else to_messages(list(turns), ids),
+        )
 
     async def _asked_hook(
         self, what: Interruption, verdict: Verdict, config: ChatRecovery

@@ -22,7 +22,6 @@ from outlast.chat.interactions import Interactions
 from outlast.chat.interrupted import close_calls
 from outlast.chat.ledger import Ledger
 from outlast.chat.loop import Answering
-from outlast.chat.messages import to_messages
 from outlast.chat.notices import TranscriptChanged
 from outlast.chat.partial import folded
 from outlast.chat.recovering import MAX_STRIKES, Interruption, Recoverable, Recovering, Verdict
@@ -216,7 +215,7 @@ class TakingUp:
             for chunk in what.partial.discarded():
                 stream.append(chunk)
         if verdict.boot.chain is not None:
-            turn.chain = to_messages(list(verdict.boot.chain), self._activation.ids)
+            turn.chain = verdict.boot.chain
         operations = [operation, self._incidents.up()]
         if verdict.incident is not None and decision.action != "park":
             operations.append(self._incidents.record(entry.id, verdict.incident))
@@ -297,9 +296,9 @@ class TakingUp:
 
     async def _dispatched(self, what: Interruption, verdict: Verdict) -> None:
         """What waits behind the turn, as `on_recovery_boot` wants it."""
-        if verdict.boot.recovered_turns is None:
+        wanted = verdict.boot.recovered_turns
+        if wanted is None:
             return
-        wanted = to_messages(list(verdict.boot.recovered_turns), self._activation.ids)
         ids = {message["id"] for message in wanted}
         for other in self._inbox.open:
             if other.state != "accepted" or other.messages is None:
