@@ -72,6 +72,7 @@ EVENTS = {
     "chat:recovery:completed": ("chat", "info", "request_id"),
     "chat:recovery:skipped": ("chat", "info", "request_id, reason"),
     "chat:recovery:failed": ("chat", "error", "request_id, reason"),
+    "chat:recovery:goes_on": ("chat", "warning", "request_id, attempts, work"),
     "chat:recovery:exhausted": ("chat", "error", f"{RECOVERY}, reason"),
     "chat:onstart:degraded": ("chat", "error", "step, error"),
     "chat:hydration:windowed": ("chat", "info", "hydrated_messages, budget_bytes"),

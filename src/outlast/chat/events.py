@@ -103,6 +103,15 @@ class RecoveryAttempt(RecoveryEvent):
     severity = "warning"
 
 
+class RecoveryGoesOn(ChatEvent):
+    """It was interrupted very often, and makes progress each time: nobody but its user can end that."""
+
+    name = "chat:recovery:goes_on"
+    severity = "warning"
+    attempts: int  # all of them
+    work: int  # chunks since the first interruption
+
+
 class RecoveryExhausted(RecoveryEvent):
     """It is given up."""
 

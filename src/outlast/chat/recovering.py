@@ -43,6 +43,7 @@ from outlast.host.activation import Activation
 
 logger = logging.getLogger("outlast.chat")
 
+WARN_FROM = 20  # attempts, with or without progress
 MAX_STRIKES = 3  # boots in a row that did not come to an end
 
 
@@ -402,6 +403,14 @@ class Recovering:
             if verdict.row is None or verdict.row.incident is None:
                 emit(events.RecoveryDetected, self._agent, what.entry.id, **about)
             emit(events.RecoveryAttempt, self._agent, what.entry.id, **about)
+            if incident.attempts >= WARN_FROM:
+                emit(
+                    events.RecoveryGoesOn,
+                    self._agent,
+                    what.entry.id,
+                    attempts=incident.attempts,
+                    work=incident.work,
+                )
         emit(
             events.RecoveryDecided,
             self._agent,
