@@ -317,6 +317,7 @@ async def test_if_that_fails_nothing_begins_and_it_is_tried_again(store_url: str
 
 
 @pytest.mark.invariant("H21")
+@pytest.mark.invariant("H12")
 async def test_if_that_never_works_it_is_given_up(store_url: str) -> None:
     def before_boot() -> None:
         raise RuntimeError("never")

@@ -329,6 +329,7 @@ async def test_a_thought_that_broke_off_is_kept_and_not_sent(store_url: str) -> 
     check_requests(model)
 
 
+@pytest.mark.invariant("F10")
 async def test_half_an_answer_of_a_type_is_begun_anew(store_url: str) -> None:
     """Nobody can go on in the middle of an object."""
 
@@ -343,7 +344,9 @@ async def test_half_an_answer_of_a_type_is_begun_anew(store_url: str) -> None:
         await a.get_messages()
         end = await agent_of(host, Talker)._turns.wait("s1")
         assert (end.status, end.output) == ("completed", Place(city="Rome"))
-        assert (await a.get_messages())[-1].text == '{"city": "Rome"}'
+        answer = (await a.get_messages())[-1]
+        assert answer.text == '{"city": "Rome"}'
+        assert {part["type"] for part in answer.parts} == {"step-start", "text"}, "and nothing of ours"
         assert "reset-step" in kinds(await stored(host, ADDRESS), "s1")
     check_requests(model)
 

@@ -41,7 +41,7 @@ from outlast.agent.schedule_rows import ScheduleRow
 from outlast.agent.timetable import Retry, ScheduleKind, Timing, interval_timing, timing_of
 from outlast.agent.unit import Commits
 from outlast.core import json
-from outlast.core.clock import to_datetime
+from outlast.core.clock import to_datetime, to_timedelta
 from outlast.core.errors import CommitRefused, OutlastError
 from outlast.core.events import Arguments, Kind
 from outlast.core.text import described
@@ -486,7 +486,7 @@ class Schedules:
             time=to_datetime(row.run_at),
             cron=row.cron,
             timezone=row.timezone,
-            interval=None if row.interval is None else timedelta(milliseconds=row.interval),
+            interval=None if row.interval is None else to_timedelta(row.interval),
             retry=retry,
             created_at=to_datetime(row.created_at),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,9 +54,13 @@ class Inbox:
         fetch = self._activation.store.fetch
         found = await fetch(rows.LAST_SEQ, self._agent)
         self._last_seq = self.loaded_seq = found[0][0] if found else 0
+        for values in await fetch(rows.OPEN, self._agent):
+            if isinstance(values[0], int):
+                self._open[values[0]] = entry_of(values)
+            else:
+                what, error = f"the request {values[1]}", f"its place is {values[0]!r}"
+                self._activation.events.emit(events.StoredDamaged, self._agent, what, error)
         if found:
-            for values in await fetch(rows.OPEN, self._agent):
-                self._open[values[0]] = EntryRow(*values)
             for id, seq, outcome in await fetch(rows.LAST_ENDED, self._agent):
                 self._last_ended = seq
                 self.last_failed = id if outcome in ("error", "interrupted") else None
@@ -312,11 +316,28 @@ class Inbox:
 
     async def fetch(self, query: Query, *arguments: Any) -> list[EntryRow]:
         found = await self._activation.store.fetch(query, self._agent, *arguments)
-        return [EntryRow(*values) for values in found]
+        return [entry_of(values) for values in found]
 
     async def _fetch_one(self, query: Query, value: str) -> EntryRow | None:
         found = await self.fetch(query, value)
         return found[0] if found else None
+
+
+def entry_of(values: Sequence[Any]) -> EntryRow:
+    """A row as it was stored; moments and counts that are damaged are not known."""
+    entry = EntryRow(*values)
+    numbers = (entry.attempt, entry.accepted_at, entry.started_at or 0, entry.ended_at or 0)
+    if all(isinstance(number, int) for number in numbers):
+        return entry
+    known = [number if isinstance(number, int) else 0 for number in numbers]
+    attempt, accepted_at, started_at, ended_at = known
+    return replace(
+        entry,
+        attempt=attempt,
+        accepted_at=accepted_at,
+        started_at=started_at or None,
+        ended_at=ended_at or None,
+    )
 
 
 def _texts(request: Request) -> tuple[str | None, str, str | None]:

@@ -227,10 +227,16 @@ _SKIP_WAITING = """
 """
 SKIP_WAITING = BulkStatement("inbox skip", _SKIP_WAITING, Query.same(_SKIP_WAITING).postgres)
 
-LAST_SEQ = Query.same("SELECT seq FROM inbox WHERE agent = ? ORDER BY seq DESC LIMIT 1")
-LAST_ENDED = Query.same(
+# A damaged file may hold a text where a number belongs, on SQLite: those come last.
+LAST_SEQ = Query(
+    "SELECT seq FROM inbox WHERE agent = ? AND typeof(seq) = 'integer' ORDER BY seq DESC LIMIT 1",
+    "SELECT seq FROM inbox WHERE agent = $1 ORDER BY seq DESC LIMIT 1",
+)
+LAST_ENDED = Query(
     "SELECT id, seq, outcome FROM inbox WHERE agent = ? AND ended_at IS NOT NULL"
-    " ORDER BY seq DESC LIMIT 1"
+    " AND typeof(seq) = 'integer' ORDER BY seq DESC LIMIT 1",
+    "SELECT id, seq, outcome FROM inbox WHERE agent = $1 AND ended_at IS NOT NULL"
+    " ORDER BY seq DESC LIMIT 1",
 )
 OPEN = Query.same(
     f"SELECT {_COLUMNS} FROM inbox WHERE agent = ? AND ended_at IS NULL ORDER BY seq", bulk=True

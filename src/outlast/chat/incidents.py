@@ -186,7 +186,8 @@ class Incidents:
     async def strikes(self) -> int:
         """How many boots in a row have not come to an end."""
         found = await self._activation.store.fetch(_STRIKES, self._agent)
-        return int(found[0][0]) if found else 0
+        strikes = found[0][0] if found else 0
+        return strikes if isinstance(strikes, int) else 0
 
     def strike(self) -> Operation:
         """A boot begins that has something to recover."""

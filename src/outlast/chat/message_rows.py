@@ -68,7 +68,13 @@ CLEAR = BulkStatement(
     postgres="DELETE FROM messages WHERE agent = $1",
 )
 
-LAST_NUMBER = Query.same("SELECT coalesce(max(number), 0) FROM messages WHERE agent = ?", bulk=True)
+# A damaged file may hold a text where a number belongs, on SQLite.
+LAST_NUMBER = Query(
+    "SELECT number FROM messages WHERE agent = ? AND typeof(number) = 'integer'"
+    " ORDER BY number DESC LIMIT 1",
+    "SELECT number FROM messages WHERE agent = $1 ORDER BY number DESC LIMIT 1",
+    bulk=True,
+)
 NEWEST = Query.same(
     "SELECT id FROM messages WHERE agent = ? ORDER BY number DESC LIMIT 1", bulk=True
 )

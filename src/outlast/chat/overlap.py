@@ -31,8 +31,9 @@ def is_superseded(entry: EntryRow, behind: Sequence[EntryRow]) -> bool:
     return entry.policy != "queue" and any(other.policy != "queue" for other in behind)
 
 
-def quiet_at(entry: EntryRow) -> int:
-    """When an entry may be answered, if nothing else comes: milliseconds."""
+def quiet_for(entry: EntryRow, now: int) -> int:
+    """How many milliseconds an entry still waits for more. A clock that was set back adds none."""
     if not entry.policy.startswith(_DEBOUNCE):
-        return entry.accepted_at
-    return entry.accepted_at + int(entry.policy.removeprefix(_DEBOUNCE))
+        return 0
+    window = int(entry.policy.removeprefix(_DEBOUNCE))
+    return min(window, entry.accepted_at + window - now)

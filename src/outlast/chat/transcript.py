@@ -58,7 +58,8 @@ class Transcript:
     async def load(self) -> None:
         """Read the window, once per activation. Rows that cannot be read are left out."""
         fetch = self._activation.store.fetch
-        self._last_number = (await fetch(rows.LAST_NUMBER, self._agent))[0][0]
+        last = await fetch(rows.LAST_NUMBER, self._agent)
+        self._last_number = last[0][0] if last else 0
         leaf = self._facts.get(LEAF, None, None)
         self.leaf = leaf if isinstance(leaf, str) else None
         await self._load_path()

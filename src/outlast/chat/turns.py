@@ -23,7 +23,7 @@ from outlast.chat.ledger import Ledger
 from outlast.chat.messages import sanitised
 from outlast.chat.notices import Accepted, Ended, Recovering, Started
 from outlast.chat.overflow import Compactions
-from outlast.chat.overlap import is_superseded, quiet_at
+from outlast.chat.overlap import is_superseded, quiet_for
 from outlast.chat.recovery import recovery_of
 from outlast.chat.reducer import cleaned
 from outlast.chat.repair import without_waiting
@@ -217,7 +217,7 @@ class Turns:
             return
         if entry.policy != "queue":
             await self._inbox.accepted_so_far()  # whatever supersedes it
-        wait = quiet_at(entry) - self._activation.clock.now()
+        wait = quiet_for(entry, self._activation.clock.now())
         if wait > 0 and not self._is_superseded(entry):
             await self._pause(wait / 1000)
             return  # and look at it again: much may have happened

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST = 60_000_000_000_000  # milliseconds: before the year 70, and after the year 3870
 
 
 class Clock(Protocol):
@@ -31,8 +32,16 @@ def to_datetime(milliseconds: int) -> datetime:
     from outlast.core.clock import to_datetime
     assert to_datetime(0).isoformat() == "1970-01-01T00:00:00+00:00"
     ```
+
+    A damaged one is the nearest moment that there is.
     """
-    return _EPOCH + timedelta(milliseconds=milliseconds)
+    return _EPOCH + to_timedelta(milliseconds)
+
+
+def to_timedelta(milliseconds: int) -> timedelta:
+    """A stored duration; a damaged one is none, or a very long one."""
+    known = milliseconds if isinstance(milliseconds, int) else 0
+    return timedelta(milliseconds=max(-_LONGEST, min(_LONGEST, known)))
 
 
 def to_milliseconds(moment: datetime, what: str) -> int:

@@ -21,6 +21,7 @@ from outlast.core.errors import (
     HostStopped,
     OutlastError,
     OwnershipLost,
+    StoreCorrupt,
     UnknownAgent,
     again,
 )
@@ -228,6 +229,8 @@ class Activations:
             rows = await self._store.fetch(fencing.READ, family.root.text)
             if family.fence is None:  # nobody else was faster
                 known = rows[0] if rows else None
+                if known is not None and not all(isinstance(known[n], int) for n in (0, 2)):
+                    raise StoreCorrupt(f"who owns {family.root} cannot be read: {known!r}")
                 fence = Fence.after(family.root.text, self._owner, known)
                 fence.on_closed = lambda reason: self._fence_closed(family, reason)
                 family.fence = fence
