@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
-from outlast.chat import events
+from outlast.chat import decision_rows, events
 from outlast.chat.budget import Incident, evaluated
 from outlast.chat.decisions import Decision, Facts, Pending, decide
 from outlast.chat.hooks import is_overridden, told
@@ -40,6 +40,7 @@ from outlast.core import json
 from outlast.core.clock import to_datetime
 from outlast.core.text import described
 from outlast.host.activation import Activation
+from outlast.store.operations import Operation
 
 logger = logging.getLogger("outlast.chat")
 
@@ -83,6 +84,7 @@ class Interruption:
     live: Cause | None = None  # what has happened, if it was in this process
     lives: int = 0  # how often it has, in this process
     boundary: int = 0  # the last entry that was accepted before it happened
+    record: list[Operation] = field(default_factory=list)  # of what was decided, for its commit
 
 
 class Recovering:
@@ -146,8 +148,16 @@ class Recovering:
             row_number = verdict.decision.row
             reason = "boot_strikes" if facts.is_degraded else verdict.incident.reason
             verdict.incident = replace(verdict.incident, row=row_number, reason=reason)
+        what.record = [self._recording(what, verdict)]
         self._tell(what, verdict, config)
         return verdict
+
+    def _recording(self, what: Interruption, verdict: Verdict) -> Operation:
+        entry, now = what.entry, self._activation.clock.now()
+        produced = what.partial.produced
+        return decision_rows.recording(
+            self._agent, entry.id, entry.attempt, verdict.decision, verdict.cause, produced, now
+        )
 
     # --- facts -----------------------------------------------------------------------------------
 

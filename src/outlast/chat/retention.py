@@ -6,7 +6,7 @@ Only turns that have ended are touched. One alarm per agent, set in the commit o
 from __future__ import annotations
 
 from outlast.agent.unit import Commits
-from outlast.chat import incidents, ledger, stream_rows, traces
+from outlast.chat import decision_rows, incidents, ledger, stream_rows, traces
 from outlast.host.activation import Activation
 from outlast.host.alarms import alarm, alarm_by
 from outlast.store.operations import BulkStatement, Operation, Query
@@ -64,6 +64,7 @@ class Retention:
                 (traces.EXPIRE, (self._agent,)),
                 (incidents.EXPIRE, (self._agent, now - incidents.KEEP)),
                 (_FORGET, (self._agent, now - KEEP_ENTRIES)),
+                (decision_rows.EXPIRE, (self._agent,)),
                 alarm(self._agent, ALARM, at),
             ]
         )

@@ -216,7 +216,7 @@ class TakingUp:
                 stream.append(chunk)
         if verdict.boot.chain is not None:
             turn.chain = verdict.boot.chain
-        operations = [operation, self._incidents.up()]
+        operations = [operation, self._incidents.up(), *what.record]
         if verdict.incident is not None and decision.action != "park":
             operations.append(self._incidents.record(entry.id, verdict.incident))
         self._turns.noted.add(entry.id)  # also a mere note goes when the turn has ended
@@ -345,7 +345,7 @@ class TakingUp:
         if message is not None:
             id = entry.message_id or self._activation.ids.new("message")
             message = {**message, "id": id, "role": "assistant"}
-        more = [self._incidents.up()]
+        more = [self._incidents.up(), *what.record]
         if verdict is not None and verdict.decision.action == "seal":
             incident = verdict.incident or Incident()
             more.append(self._incidents.record(entry.id, incident, "exhausted"))

@@ -207,3 +207,12 @@ CREATE TABLE boots (
     strikes BIGINT NOT NULL,
     at      BIGINT NOT NULL
 );
+
+CREATE TABLE decisions (
+    agent   TEXT COLLATE "C" NOT NULL,
+    turn    TEXT COLLATE "C" NOT NULL,
+    attempt BIGINT NOT NULL,
+    body    TEXT NOT NULL,
+    at      BIGINT NOT NULL,
+    PRIMARY KEY (agent, turn, attempt)
+);
