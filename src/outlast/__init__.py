@@ -2,52 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
-from outlast.agent.agent import Agent
-from outlast.agent.backoff import FiberRecovery
-from outlast.agent.fiber import FiberContext, FiberHandle
-from outlast.agent.keepalive import Lease
-from outlast.agent.managed import FiberInspection, FiberStatus
-from outlast.agent.recovery import FiberRecoveryContext, FiberResolution
-from outlast.agent.rpc import Final, rpc
-from outlast.agent.schedules import Schedule
-from outlast.agent.storage import Storage
-from outlast.agent.subagents import SubAgent
-from outlast.agent.timetable import Retry
-from outlast.core.errors import (
-    ActivationFailed,
-    AgentAborted,
-    AgentDestroyed,
-    CommitFailed,
-    CommitRefused,
-    CorruptValue,
-    FiberCancelled,
-    FiberConflict,
-    FiberInterrupted,
-    HostStopped,
-    InsideTurn,
-    InvalidName,
-    NotInFiber,
-    OutlastError,
-    OwnershipLost,
-    RpcRefused,
-    StoreClosed,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreLocked,
-    StoreReadOnly,
-    StoreTooNew,
-    StoreUnavailable,
-    StoreURLError,
-    SubmissionConflict,
-    UnknownAgent,
-    ValueTooLarge,
-)
-from outlast.core.events import Event
-from outlast.host.host import Host, HostStatistics
-from outlast.store.operations import StoreStatistics
-
 if TYPE_CHECKING:
+    from outlast.agent.agent import Agent
+    from outlast.agent.backoff import FiberRecovery
+    from outlast.agent.fiber import FiberContext, FiberHandle
+    from outlast.agent.keepalive import Lease
+    from outlast.agent.managed import FiberInspection, FiberStatus
+    from outlast.agent.recovery import FiberRecoveryContext, FiberResolution
+    from outlast.agent.rpc import Final, rpc
+    from outlast.agent.schedules import Schedule
+    from outlast.agent.storage import Storage
+    from outlast.agent.subagents import SubAgent
+    from outlast.agent.timetable import Retry
     from outlast.chat.abort import (
         Abort,
     )
@@ -117,9 +83,92 @@ if TYPE_CHECKING:
         ToolCall,
         tool,
     )
+    from outlast.core.errors import (
+        ActivationFailed,
+        AgentAborted,
+        AgentDestroyed,
+        CommitFailed,
+        CommitRefused,
+        CorruptValue,
+        FiberCancelled,
+        FiberConflict,
+        FiberInterrupted,
+        HostStopped,
+        InsideTurn,
+        InvalidName,
+        NotInFiber,
+        OutlastError,
+        OwnershipLost,
+        RpcRefused,
+        StoreClosed,
+        StoreCorrupt,
+        StoreError,
+        StoreFull,
+        StoreLocked,
+        StoreReadOnly,
+        StoreTooNew,
+        StoreUnavailable,
+        StoreURLError,
+        SubmissionConflict,
+        UnknownAgent,
+        ValueTooLarge,
+    )
+    from outlast.core.events import Event
+    from outlast.host.host import Host, HostStatistics
     from outlast.server import App
+    from outlast.store.operations import StoreStatistics
 
-# What chat agents need is loaded with the first of these names: plain agents start sooner without it.
+# Everything is loaded with the first use of its name: a command that needs none of it starts at once.
+_PLAIN = {
+    "App": "server",
+    "ActivationFailed": "core.errors",
+    "Agent": "agent.agent",
+    "AgentAborted": "core.errors",
+    "AgentDestroyed": "core.errors",
+    "CommitFailed": "core.errors",
+    "CommitRefused": "core.errors",
+    "CorruptValue": "core.errors",
+    "Event": "core.events",
+    "FiberCancelled": "core.errors",
+    "FiberConflict": "core.errors",
+    "FiberContext": "agent.fiber",
+    "FiberHandle": "agent.fiber",
+    "FiberInspection": "agent.managed",
+    "FiberInterrupted": "core.errors",
+    "FiberRecovery": "agent.backoff",
+    "FiberRecoveryContext": "agent.recovery",
+    "FiberResolution": "agent.recovery",
+    "FiberStatus": "agent.managed",
+    "Final": "agent.rpc",
+    "Host": "host.host",
+    "HostStatistics": "host.host",
+    "HostStopped": "core.errors",
+    "InsideTurn": "core.errors",
+    "InvalidName": "core.errors",
+    "Lease": "agent.keepalive",
+    "NotInFiber": "core.errors",
+    "OutlastError": "core.errors",
+    "OwnershipLost": "core.errors",
+    "Retry": "agent.timetable",
+    "RpcRefused": "core.errors",
+    "Schedule": "agent.schedules",
+    "Storage": "agent.storage",
+    "StoreClosed": "core.errors",
+    "StoreCorrupt": "core.errors",
+    "StoreError": "core.errors",
+    "StoreFull": "core.errors",
+    "StoreLocked": "core.errors",
+    "StoreReadOnly": "core.errors",
+    "StoreStatistics": "store.operations",
+    "StoreTooNew": "core.errors",
+    "StoreURLError": "core.errors",
+    "StoreUnavailable": "core.errors",
+    "SubAgent": "agent.subagents",
+    "SubmissionConflict": "core.errors",
+    "UnknownAgent": "core.errors",
+    "ValueTooLarge": "core.errors",
+    "rpc": "agent.rpc",
+}
 _CHAT = {
     "Abort": "abort",
     "Allow": "hooks",
@@ -168,16 +217,15 @@ _CHAT = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "App":
-        from outlast.server import App
-
-        return App
-    module = _CHAT.get(name)
+    module = _PLAIN.get(name)
     if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in _CHAT:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = f"chat.{_CHAT[name]}"
     from importlib import import_module
 
-    return getattr(import_module(f"outlast.chat.{module}"), name)
+    found = globals()[name] = getattr(import_module(f"outlast.{module}"), name)
+    return found
 
 
 __all__ = [
