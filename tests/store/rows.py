@@ -15,7 +15,7 @@ from outlast.agent.storage import _DELETE as DELETE
 from outlast.agent.storage import _PUT as PUT
 from outlast.store.base import Store, StoreOptions
 from outlast.store.operations import Batch, BulkStatement, Fence, Operation, Query, Statement
-from outlast.store.postgres import _parse
+from outlast.store.postgres import parse
 from outlast.store.url import open_store
 
 PATIENCE = 20.0  # seconds: only a test that fails waits that long
@@ -113,7 +113,7 @@ def path_of(url: str) -> Path:
 @contextlib.asynccontextmanager
 async def other_connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
     """A connection of somebody else to the same PostgreSQL schema."""
-    dsn, schema = _parse(postgres_url)
+    dsn, schema = parse(postgres_url)
     connection = await asyncpg.connect(dsn, server_settings={"search_path": schema})
     try:
         yield connection

@@ -77,6 +77,7 @@ class Agent:
         fiber_rows.UNFINISHED_AGENTS,
         schedule_rows.CLAIMED_AGENTS,
     )
+    for_operators: ClassVar[frozenset[str]] = frozenset({"cancel_fiber", "cancel_schedule"})
     _sleepers = staticmethod(sleepers)
     _activation: Activation
 

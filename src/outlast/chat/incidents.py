@@ -195,7 +195,12 @@ class Incidents:
 
     def up(self) -> Operation:
         """It has come to its end."""
-        return _UP, (self._agent,)
+        return forgetting_boots(self._agent)
+
+
+def forgetting_boots(agent: str) -> Operation:
+    """However often it has died while it was starting."""
+    return _UP, (agent,)
 
 
 def _read(text: str | None) -> Any:

@@ -12,6 +12,8 @@ from outlast.chat.incidents import State
 from outlast.core.clock import to_datetime
 
 SEALED = "An operator has ended this turn."
+CALLS = frozenset({"list_incidents", "seal_incident", "retry_incident", "release", "cancel_chat"})
+"""What may be called through the admin socket of a host."""
 
 
 @dataclass(frozen=True, slots=True)

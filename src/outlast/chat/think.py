@@ -97,6 +97,7 @@ class Think(Agent):
         inbox_rows.OPEN_AGENTS,
         responses.DUE_AGENTS,
     )
+    for_operators: ClassVar[frozenset[str]] = Agent.for_operators | operating.CALLS
 
     def _attach(self, activation: Activation) -> None:
         super()._attach(activation)

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from outlast.core import json
 from outlast.core.clock import Clock, SystemClock, seconds
@@ -37,6 +37,9 @@ from outlast.store import fencing
 from outlast.store.base import Store
 from outlast.store.operations import Fence
 from outlast.store.url import open_store
+
+if TYPE_CHECKING:
+    from outlast.host.operators import Operators
 
 logger = logging.getLogger("outlast.host")
 
@@ -86,6 +89,7 @@ class Host:
     a stopping host waits for running work before it leaves it for the next one. Both in seconds.
     `cause` is why the host before this one ended ("crashed", "oom" or "deploy"), where somebody knows.
     `on_upgrade` replaces this process by one with newer code, when an agent calls `request_upgrade()`.
+    `admin` opens a socket through which commands on this machine reach it; `outlast serve` does.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class Host:
         ids: Ids | None = None,
         cause: str | None = None,
         on_upgrade: Callable[[], None] | None = None,
+        admin: bool = False,
     ) -> None:
         self._classes = _by_name(agents)
         self._store_url = store
@@ -112,6 +117,8 @@ class Host:
         self.events = Events(self.clock)
         self.audience: Audience | None = None  # who serves connections; to be set before the start
         self.on_upgrade = on_upgrade
+        self.admin = admin  # to be set before the start, too
+        self._operators: Operators | None = None
         self._state = "new"
         self._is_marked = False  # what runs knows that it may not end here
         self._activations: Activations | None = None  # once it is started
@@ -168,6 +175,10 @@ class Host:
         self._activations.cause = self.cause
         self._activations.on_upgrade = self.on_upgrade
         self._state = "running"
+        if self.admin:
+            from outlast.host.operators import operators  # most hosts are started without
+
+            self._operators = await operators(self)
         self._boot_task = self._in_background(self._boot(), "outlast-boot")
 
     async def stop(self, timeout: float | timedelta | None = None) -> None:
@@ -178,6 +189,8 @@ class Host:
             self._state = "stopped"
             return
         self._state = "stopping"
+        if self._operators is not None:
+            await self._operators.close()
         try:
             await self.mark_interruptions("deploy")
             await self._drain(self._shutdown_timeout if timeout is None else seconds(timeout))
@@ -243,6 +256,11 @@ class Host:
             await asyncio.wait(tasks, timeout=UNWIND_FOR)
 
     # --- reaching agents -------------------------------------------------------------------------
+
+    @property
+    def classes(self) -> Mapping[str, type[Hosted]]:
+        """The classes that it runs, those of sub-agents too, by their names."""
+        return self._classes
 
     def get(self, agent_class: type[A], name: str) -> A:
         """A stub of the agent `name`: call its public async methods. Does no I/O."""

@@ -62,6 +62,7 @@ class Store(ABC):
     """Durable rows. `submit` hands a batch over, `fetch` reads; see the package's essay."""
 
     engine: str
+    identity: str  # what all who open the same store know it by; no secrets
 
     def __init__(self, options: StoreOptions) -> None:
         self.options = options

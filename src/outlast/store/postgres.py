@@ -77,7 +77,7 @@ LOCK_FENCES = "SELECT root, epoch, owner, commit_no FROM agents WHERE root = ANY
 
 async def open_postgres(url: str, options: StoreOptions) -> PostgresStore:
     """Connect, bring the schema up to date, and open the store."""
-    dsn, schema_name = _parse(url)
+    dsn, schema_name = parse(url)
     store = PostgresStore(dsn, schema_name, options)
     try:
         await store._open()
@@ -87,7 +87,8 @@ async def open_postgres(url: str, options: StoreOptions) -> PostgresStore:
     return store
 
 
-def _parse(url: str) -> tuple[str, str]:
+def parse(url: str) -> tuple[str, str]:
+    """What asyncpg takes, and the schema."""
     parts = urlsplit(url)
     settings = dict(parse_qsl(parts.query))
     name = settings.pop("schema", "outlast")
@@ -96,6 +97,14 @@ def _parse(url: str) -> tuple[str, str]:
             f"schema={name!r}: use lower-case letters, digits and _, not starting with a digit"
         )
     return urlunsplit(parts._replace(query=urlencode(settings))), name
+
+
+def identity_of(dsn: str, schema_name: str) -> str:
+    """The same for all who open this schema, whoever they log in as."""
+    parts = urlsplit(dsn)
+    where = parts.netloc.rpartition("@")[2]
+    places = [(name, value) for name, value in parse_qsl(parts.query) if name in ("host", "port")]
+    return f"postgresql://{where}{parts.path}?{urlencode([*places, ('schema', schema_name)])}"
 
 
 class PostgresStore(Store):
@@ -107,6 +116,7 @@ class PostgresStore(Store):
         super().__init__(options)
         self._dsn = dsn
         self._schema = schema_name
+        self.identity = identity_of(dsn, schema_name)
         self._writer: Any = None
         self._readers: Any = None
         self._flusher: asyncio.Task[None] | None = None

@@ -105,6 +105,7 @@ class SqliteStore(Store):
     def __init__(self, settings: SqliteOptions, options: StoreOptions, lock: FileLock) -> None:
         super().__init__(options)
         self.path = settings.path
+        self.identity = str(settings.path)
         self._synchronous = settings.synchronous
         self._lock = lock
         self._scheduled = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,39 @@ async def open_store(url: str | None = None, options: StoreOptions | None = None
         from outlast.store.postgres import open_postgres
 
         return await open_postgres(url, options)
-    raise StoreURLError(
+    raise _no_store(url)
+
+
+def file_of(url: str) -> Path | None:
+    """The file of a SQLite URL, by its one real name; None: it is one of PostgreSQL.
+
+    ```python
+    from outlast.store.url import file_of
+    assert file_of("sqlite:////srv/chat/store.db").as_posix() == "/srv/chat/store.db"
+    assert file_of("postgresql://db/chat") is None
+    ```
+    """
+    scheme = url.partition("://")[0]
+    if scheme == "sqlite":
+        return Path(os.path.realpath(_sqlite(url).path))
+    if scheme in ("postgresql", "postgres"):
+        return None
+    raise _no_store(url)
+
+
+def identity_of(url: str | None) -> str:
+    """What all who open the same store know it by: a path, or a URL without secrets."""
+    url = url or DEFAULT
+    path = file_of(url)
+    if path is not None:
+        return str(path)
+    from outlast.store import postgres
+
+    return postgres.identity_of(*postgres.parse(url))
+
+
+def _no_store(url: str) -> StoreURLError:
+    return StoreURLError(
         f"{without_password(url)!r} is not a store URL. Use sqlite:///path/to/file.db or"
         f" postgresql://host/database."
     )

@@ -75,6 +75,7 @@ def complain(text: str) -> None:
 def _server(settings: Settings, application: Any, on_ready: Any = None) -> Server:
     from outlast.server.serving import Server
 
+    application.host.admin = True
     return Server(
         application,
         drain=settings.drain,

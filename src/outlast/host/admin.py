@@ -1,0 +1,188 @@
+"""The admin socket of a host: how a command on the same machine reaches the agents that it runs.
+
+A Unix socket that only its user can open. Requests and answers are JSON, one a line:
+
+    {"call": "seal_incident", "agent": "Assistant/alice", "arguments": {"request_id": "…"}}
+    {"ok": true, "value": true}
+
+A class says in `for_operators` which of its methods may be called so. Beside a SQLite file the socket is
+`<file>.sock`; a host on PostgreSQL has one of its own in the folder of this user (`folder`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from outlast.core import json
+from outlast.core.clock import to_milliseconds
+from outlast.core.errors import OutlastError
+
+logger = logging.getLogger("outlast.host")
+
+LONGEST = 100  # bytes of a socket's path; Linux takes 107, macOS 103
+LINE = 16 * 1024 * 1024  # bytes of a request or an answer
+CONNECT_WITHIN = 5.0  # seconds
+
+Handler = Callable[[dict[str, Any]], Awaitable[Any]]
+
+
+class NoHost(OutlastError):
+    """No host on this machine has the store open, or it has no admin socket."""
+
+
+class AdminRefused(OutlastError):
+    """The host was reached, and says no; the text is its own."""
+
+
+# --- where it is ---------------------------------------------------------------------------------
+
+
+def folder() -> Path:
+    """The folder for sockets that have no place of their own: this user's alone."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    if base and os.path.isdir(base):
+        return Path(base) / "outlast"
+    return Path(tempfile.gettempdir()) / f"outlast-{os.getuid()}"
+
+
+def socket_of(identity: str) -> Path:
+    """Where the host that has this store open listens; on PostgreSQL, this process's own."""
+    if identity.startswith("/"):
+        beside = Path(f"{identity}.sock")
+        return beside if len(os.fsencode(beside)) <= LONGEST else folder() / f"{_digest(identity)}"
+    return folder() / f"{_digest(identity)}-{os.getpid()}"
+
+
+def sockets_of(identity: str) -> list[Path]:
+    """Where hosts on this machine that have this store open may listen."""
+    if identity.startswith("/"):
+        return [socket_of(identity)]
+    return sorted(folder().glob(f"{_digest(identity)}-*"))
+
+
+def _digest(identity: str) -> str:
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def _make_folder(path: Path) -> None:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{path} is not a folder of this user alone")
+
+
+# --- the host's side -----------------------------------------------------------------------------
+
+
+class AdminSocket:
+    """Listens, until it is closed."""
+
+    def __init__(self, path: Path, handle: Handler) -> None:
+        self.path = path
+        self._handle = handle
+        self._server: asyncio.Server | None = None
+        self._inode: int | None = None
+
+    async def open(self) -> None:
+        """Whatever an earlier host has left there is replaced: this one has the store."""
+        if self.path.parent == folder():
+            _make_folder(self.path.parent)
+        # Made under another name: nobody else can open it before it is this user's alone.
+        made = self.path.with_name(f".{self.path.name[-40:]}.{os.getpid()}")
+        with contextlib.suppress(FileNotFoundError):
+            made.unlink()
+        self._server = await asyncio.start_unix_server(self._serve, made, limit=LINE)
+        os.chmod(made, 0o600)
+        os.replace(made, self.path)
+        self._inode = self.path.lstat().st_ino
+
+    async def close(self) -> None:
+        """Nobody is answered any more."""
+        if self._server is None:
+            return
+        self._server.close()
+        with contextlib.suppress(OSError):
+            if self.path.lstat().st_ino == self._inode:  # not that of the next host
+                self.path.unlink()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                answer = await self._answer(line)
+                writer.write(json.encode(answer).encode() + b"\n")
+                await writer.drain()
+        except (OSError, ValueError, asyncio.CancelledError):
+            pass  # whoever asked is gone, or asks for too much at a time
+        finally:
+            writer.close()
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = json.decode(line.decode())
+            if not isinstance(request, dict):
+                raise ValueError("a request is an object")
+            return {"ok": True, "value": plain(await self._handle(request))}
+        except (OutlastError, LookupError, TypeError, ValueError) as error:
+            text = str(error.args[0]) if error.args else type(error).__name__
+            return {"ok": False, "kind": type(error).__name__, "error": text}
+        except Exception as error:
+            logger.exception("what the admin socket was asked for failed")
+            return {"ok": False, "kind": type(error).__name__, "error": str(error)}
+
+
+def plain(value: Any) -> Any:
+    """A result as JSON: dataclasses as objects, times in milliseconds."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, datetime):
+        return to_milliseconds(value, "time")
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return plain(getattr(value, "raw", repr(value)))  # a message is what is stored of it
+
+
+# --- the other side ------------------------------------------------------------------------------
+
+
+async def ask(paths: Sequence[Path], request: dict[str, Any]) -> Any:
+    """Ask a host that listens at one of these; `NoHost` if none does."""
+    for path in paths:
+        try:
+            connecting = asyncio.open_unix_connection(path, limit=LINE)
+            reader, writer = await asyncio.wait_for(connecting, CONNECT_WITHIN)
+        except (FileNotFoundError, ConnectionRefusedError, TimeoutError):
+            continue
+        except PermissionError:
+            raise AdminRefused(
+                f"the host's admin socket {path} belongs to another user; run this as that user"
+            ) from None
+        try:
+            writer.write(json.encode(request).encode() + b"\n")
+            await writer.drain()
+            line = await reader.readline()
+        finally:
+            writer.close()
+        if not line:
+            raise AdminRefused(
+                "the host ended before it answered; what was asked may have been done"
+            )
+        answer = json.decode(line.decode())
+        if answer.get("ok"):
+            return answer.get("value")
+        raise AdminRefused(str(answer.get("error")))
+    raise NoHost("no host on this machine has this store open, or it was started without --admin")
