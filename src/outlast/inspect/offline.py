@@ -1,0 +1,86 @@
+"""What operators may write into a store that no host has open.
+
+Each is one commit under the agent's fence, as a host would make it; the next host finds it and goes on from
+there. On SQLite the file's lock keeps hosts away meanwhile. On PostgreSQL a host on another machine may have
+the agent: it loses it for a moment, and boots it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from outlast.chat import inbox_rows
+from outlast.chat.incidents import forgetting_boots
+from outlast.chat.operating import SEALED
+from outlast.core.clock import SystemClock
+from outlast.core.ids import RandomIds
+from outlast.host.address import Address
+from outlast.inspect.values import NotFound
+from outlast.store import fencing
+from outlast.store.base import Store
+from outlast.store.operations import Fence, Operation
+from outlast.store.url import open_store
+
+
+@asynccontextmanager
+async def offline(url: str | None) -> AsyncIterator[Offline]:
+    """The store, opened for writing; `StoreLocked` if somebody has it."""
+    store = await open_store(url)
+    try:
+        yield Offline(store)
+    finally:
+        await store.close()
+
+
+class Offline:
+    """Writes in the place of a host."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._ids = RandomIds()
+        self._clock = SystemClock()
+
+    async def cancel(self, address: Address, id: str, reason: str = "cancelled") -> bool:
+        """Have a turn end when the next host starts; what it has said is kept. False: it has ended."""
+        entry = await self._entry(address, id)
+        if entry.ended_at is not None or entry.cancelled is not None:
+            return False
+        operation = (inbox_rows.CANCEL, (address.text, entry.seq, reason))
+        return await self._commit(address, [operation]) == (1,)
+
+    async def seal(self, address: Address, id: str) -> bool:
+        """The same, for an interrupted turn."""
+        return await self.cancel(address, id, SEALED)
+
+    async def retry(self, address: Address, id: str) -> str:
+        """Accept a request for another answer; the next host gives it. Returns its id."""
+        entry = await self._entry(address, id)
+        if entry.ended_at is None or entry.target is None:
+            raise NotFound(f"there is no turn {id!r} that has ended, and can be tried again")
+        found = await self._store.fetch(inbox_rows.LAST_SEQ, address.text)
+        seq = (found[0][0] if found else 0) + 1
+        made = self._ids.new("request")
+        nothing = None
+        row = (address.text, seq, made, "regenerate", "save", "queue", nothing, nothing, "{}")
+        values = (*row, nothing, entry.target, nothing, self._clock.now())
+        await self._commit(address, [(inbox_rows.ACCEPT, values)])
+        return made
+
+    async def release(self, address: Address) -> bool:
+        """Forget that an agent has died while it was starting. False: it has not."""
+        return await self._commit(address, [forgetting_boots(address.text)]) == (1,)
+
+    async def _entry(self, address: Address, id: str) -> inbox_rows.EntryRow:
+        found = await self._store.fetch(inbox_rows.BY_ID, address.text, id)
+        if not found:
+            raise NotFound(f"{address} has no turn {id!r}")
+        return inbox_rows.EntryRow(*found[0])
+
+    async def _commit(self, address: Address, operations: list[Operation]) -> tuple[int, ...]:
+        root = address.root.text
+        found = await self._store.fetch(fencing.READ, root)
+        if not found:
+            raise NotFound(f"there is no agent {root} in this store")
+        fence = Fence.after(root, self._ids.new("owner"), tuple(found[0]))
+        return await self._store.commit(fence, operations)

@@ -1,0 +1,151 @@
+"""Opening a store to look at it: read-only, beside whoever has it open."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any, Protocol
+
+from outlast.core.errors import StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
+from outlast.store import schema
+from outlast.store.base import Row
+from outlast.store.operations import Query
+from outlast.store.url import DEFAULT, file_of, without_password
+
+BUSY_FOR = 5.0  # seconds that a read waits for a file that is being recovered
+
+
+class Reader(Protocol):
+    """What can be asked: an open store, or one that was opened to look at it."""
+
+    @property
+    def engine(self) -> str: ...
+
+    async def fetch(self, query: Query, *arguments: Any) -> list[Row]: ...
+
+
+class SqliteReader:
+    """A file, read-only and without its lock."""
+
+    engine = "sqlite"
+
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
+        self._db = db
+        self.path = path
+
+    async def fetch(self, query: Query, *arguments: Any) -> list[Row]:
+        try:
+            return self._db.execute(query.sqlite, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise _explained(self.path, error) from error
+
+
+class PostgresReader:
+    """A connection of its own, on which every transaction is read-only."""
+
+    engine = "postgresql"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, query: Query, *arguments: Any) -> list[Row]:
+        return [tuple(row) for row in await self._connection.fetch(query.postgres, *arguments)]
+
+
+@asynccontextmanager
+async def reading(url: str | None) -> AsyncIterator[Reader]:
+    """The store at a URL, to look at. It must be there; nothing is made or brought up to date."""
+    url = url or DEFAULT
+    path = file_of(url)
+    if path is None:
+        async with _postgres(url) as reader:
+            yield reader
+        return
+    if not path.is_file():
+        raise StoreUnavailable(f"there is no store at {path}; --store says where it is")
+    with closing(_connected(path)) as db:
+        found = SqliteReader(db, path)
+        _check(await _version(found), str(path))
+        yield found
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    try:
+        db = sqlite3.connect(
+            f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=BUSY_FOR
+        )
+    except sqlite3.Error as error:
+        raise _explained(path, error) from error
+    return db
+
+
+def _explained(path: Path, error: sqlite3.Error) -> StoreError:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+    ):
+        return StoreCorrupt(f"{path} is not a sound SQLite database ({error})")
+    readable = os.access(path, os.R_OK)
+    why = str(error) if readable else "this user may not read it"
+    return StoreUnavailable(f"{path} cannot be read: {why}")
+
+
+@asynccontextmanager
+async def _postgres(url: str) -> AsyncIterator[Reader]:
+    from outlast.store.postgres import HAS_SCHEMA, parse
+
+    dsn, name = parse(url)
+    import asyncpg  # by now it is known to be there
+
+    settings = {
+        "search_path": name,
+        "application_name": "outlast inspect",
+        "default_transaction_read_only": "on",
+    }
+    try:
+        connection = await asyncpg.connect(dsn, timeout=10, server_settings=settings)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise StoreUnavailable(f"PostgreSQL at {without_password(dsn)}: {error}") from error
+    try:
+        if not await connection.fetchval(HAS_SCHEMA, name):
+            raise StoreUnavailable(f"{without_password(dsn)} has no schema {name!r}")
+        reader = PostgresReader(connection)
+        _check(await _version(reader), f"the PostgreSQL schema {name!r}")
+        yield reader
+    except asyncpg.PostgresError as error:
+        raise StoreUnavailable(f"PostgreSQL at {without_password(dsn)}: {error}") from error
+    finally:
+        await connection.close()
+
+
+_TABLES = Query(
+    "SELECT 1 FROM sqlite_master WHERE name = 'meta'",
+    "SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = 'meta'",
+)
+_VERSION = Query.same(schema.READ_VERSION)
+
+
+async def _version(reader: Reader) -> int:
+    if not await reader.fetch(_TABLES):
+        return 0
+    found = await reader.fetch(_VERSION)
+    return int(found[0][0]) if found else 0
+
+
+def _check(version: int, where: str) -> None:
+    newest = schema.migrations("sqlite")[-1].number
+    if version == 0:
+        raise StoreUnavailable(f"{where} holds nothing of outlast")
+    if version > newest:
+        raise StoreTooNew(
+            f"{where} has schema version {version}; this outlast knows versions up to {newest}."
+            f" It was written by a newer outlast: upgrade this one."
+        )
+    if version < newest:
+        raise StoreUnavailable(
+            f"{where} has schema version {version}, and this outlast reads version {newest}. Start a"
+            f" host on it once, which brings it up to date."
+        )

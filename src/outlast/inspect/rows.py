@@ -1,0 +1,191 @@
+"""The queries of the views: what is read of each table, in both dialects."""
+
+from __future__ import annotations
+
+from outlast.chat.inbox_rows import EntryRow
+from outlast.store.operations import Query
+
+ENTRY_COLUMNS = ", ".join(EntryRow.__dataclass_fields__)
+
+
+def _bulk(sql: str) -> Query:
+    return Query.same(sql, bulk=True)
+
+
+def marks(count: int) -> str:
+    """Placeholders, for `IN (…)`."""
+    return ", ".join("?" * count)
+
+
+# --- which agents --------------------------------------------------------------------------------
+
+ROOTS = _bulk("SELECT root, epoch, commit_no FROM agents WHERE root > ? ORDER BY root LIMIT ?")
+ROOT = Query.same("SELECT epoch, commit_no FROM agents WHERE root = ?")
+CHILDREN = _bulk(
+    "SELECT agent, kind, name FROM sub_agents WHERE agent >= ? AND agent < ? ORDER BY agent, number"
+)
+NAMES = _bulk("SELECT root FROM agents WHERE root > ? AND root < ? ORDER BY root LIMIT ?")
+KINDS = Query(
+    """
+    SELECT substr(root, 1, instr(root, '/') - 1) FROM agents
+    UNION SELECT kind FROM sub_agents ORDER BY 1
+    """,
+    """
+    SELECT split_part(root, '/', 1) FROM agents
+    UNION SELECT kind FROM sub_agents ORDER BY 1
+    """,
+    bulk=True,
+)
+
+
+# --- of a page of agents -------------------------------------------------------------------------
+
+
+def open_entries(agents: int) -> Query:
+    return _bulk(
+        f"SELECT agent, id, state FROM inbox WHERE ended_at IS NULL AND agent IN ({marks(agents)})"
+        f" ORDER BY agent, seq"
+    )
+
+
+def turns_of(agents: int) -> Query:
+    return _bulk(
+        f"SELECT agent, count(*), max(coalesce(ended_at, started_at, accepted_at)) FROM inbox"
+        f" WHERE agent IN ({marks(agents)}) GROUP BY agent"
+    )
+
+
+def messages_of(agents: int) -> Query:
+    return _bulk(
+        f"SELECT agent, count(*), max(created_at) FROM messages"
+        f" WHERE agent IN ({marks(agents)}) GROUP BY agent"
+    )
+
+
+def fibers_of(agents: int) -> Query:
+    return _bulk(
+        f"SELECT agent, count(*) - count(settled_at),"
+        f" max(coalesce(settled_at, started_at, created_at))"
+        f" FROM fibers WHERE agent IN ({marks(agents)}) GROUP BY agent"
+    )
+
+
+def schedules_of(agents: int) -> Query:
+    return _bulk(
+        f"SELECT agent, count(*), min(run_at) FROM schedules WHERE agent IN ({marks(agents)})"
+        f" GROUP BY agent"
+    )
+
+
+def incidents_of(agents: int) -> Query:
+    return _bulk(
+        f"SELECT agent, state, count(*) FROM incidents WHERE agent IN ({marks(agents)})"
+        f" GROUP BY agent, state"
+    )
+
+
+def boots_of(agents: int) -> Query:
+    return _bulk(f"SELECT agent, strikes FROM boots WHERE agent IN ({marks(agents)})")
+
+
+# --- turns ---------------------------------------------------------------------------------------
+
+
+def turns(*, of_agent: bool, only_open: bool, only_submissions: bool) -> Query:
+    """Newest first. Arguments: the agent if one is meant, before which time, limit."""
+    conditions = ["accepted_at < ?"]
+    if of_agent:
+        conditions.insert(0, "agent = ?")
+    if only_open:
+        conditions.append("ended_at IS NULL")
+    if only_submissions:
+        conditions.append("origin = 'submission'")
+    order = "seq DESC" if of_agent else "accepted_at DESC, agent, seq DESC"
+    return _bulk(
+        f"SELECT agent, {ENTRY_COLUMNS} FROM inbox WHERE {' AND '.join(conditions)}"
+        f" ORDER BY {order} LIMIT ?"
+    )
+
+
+# A beginning of an id is enough, if it is the only one. Arguments: the length twice of the same text.
+FIND_TURN = _bulk("SELECT agent, id FROM inbox WHERE substr(id, 1, ?) = ? ORDER BY id LIMIT 10")
+TURN = Query.same(f"SELECT {ENTRY_COLUMNS} FROM inbox WHERE agent = ? AND id = ?")
+OPEN_BEFORE = Query.same(
+    "SELECT count(*) FROM inbox WHERE agent = ? AND ended_at IS NULL AND seq < ?"
+)
+CALLS = _bulk(
+    "SELECT id, name, effect, state, input, started_at, ended_at, key FROM calls"
+    " WHERE agent = ? AND turn = ? ORDER BY started_at, id"
+)
+LEDGER = _bulk(
+    "SELECT turn, id, name, effect, state, input, started_at, ended_at, key FROM calls"
+    " WHERE agent = ? ORDER BY started_at DESC, id LIMIT ?"
+)
+INCIDENT = Query.same("SELECT state, cause, body, at FROM incidents WHERE agent = ? AND turn = ?")
+
+
+def incidents(*, of_agent: bool) -> Query:
+    agent = "agent = ? AND " if of_agent else ""
+    return _bulk(
+        f"SELECT agent, turn, state, cause, body, at FROM incidents"
+        f" WHERE {agent}state IN ('open', 'exhausted') ORDER BY at, agent LIMIT ?"
+    )
+
+
+# --- messages, and the rest of one agent ---------------------------------------------------------
+
+
+def bodies(count: int) -> Query:
+    """Of messages that are not too large to be shown a line of. Arguments: agent, ids."""
+    return _bulk(
+        f"SELECT id, body FROM messages WHERE agent = ? AND size < 100000 AND id IN ({marks(count)})"
+    )
+
+
+MESSAGES = _bulk(
+    "SELECT id, parent, number, role, status, turn, size, created_at, body FROM messages"
+    " WHERE agent = ? AND number < ? ORDER BY number DESC LIMIT ?"
+)
+FIBERS = _bulk(
+    "SELECT id, name, managed, status, error, created_at, started_at, interrupted_at, settled_at,"
+    " tries, retry_at, stashes, snapshot FROM fibers WHERE agent = ?"
+    " ORDER BY created_at DESC, id LIMIT ?"
+)
+SCHEDULES = _bulk(
+    "SELECT id, kind, callback, payload, cron, timezone, interval, created_at, run_at, claimed_at,"
+    " defers FROM schedules WHERE agent = ? ORDER BY run_at, id LIMIT ?"
+)
+ALARMS = Query.same("SELECT source, wake_at FROM alarms WHERE agent = ? ORDER BY wake_at")
+STORAGE = _bulk("SELECT key, size FROM storage WHERE agent = ? ORDER BY key LIMIT ?")
+
+# How much each table holds: its columns that can be large.
+LARGE = {
+    "storage": ("value",),
+    "messages": ("body",),
+    "streams": ("body",),
+    "inbox": ("messages", "options", "metadata"),
+    "calls": ("input", "output"),
+    "fibers": ("snapshot", "metadata"),
+    "schedules": ("payload",),
+    "facts": ("value",),
+    "incidents": ("stash", "held", "body"),
+    "decisions": ("body",),
+}
+
+
+def size_of(table: str, *, of_agent: bool) -> Query:
+    """Rows, and bytes of what can be large. Argument: the agent, if one is meant."""
+    where = " WHERE agent = ?" if of_agent else ""
+
+    def sql(length: str) -> str:
+        parts = [f"coalesce({length.format(column=column)}, 0)" for column in LARGE[table]]
+        return (
+            f"SELECT count(*), CAST(coalesce(sum({' + '.join(parts)}), 0) AS bigint)"
+            f" FROM {table}{where}"
+        )
+
+    return Query(
+        sql("length(CAST({column} AS BLOB))"),
+        sql("octet_length({column})").replace("?", "$1"),
+        bulk=True,
+    )

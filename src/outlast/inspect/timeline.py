@@ -1,0 +1,324 @@
+"""What happened in one turn, moment by moment and in words, from what is stored of it. Pure.
+
+Times are those of the commits that carry one: admission, claim, tool calls, decisions and the end. Chunks are
+stored in order but without a time, and nobody is there to note the moment of a death: such moments have no
+`at`, and stand where they belong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from outlast.chat.budget import Incident
+from outlast.chat.inbox_rows import EntryRow
+from outlast.core import json
+from outlast.inspect import words
+
+MomentKind = Literal[
+    "accepted",
+    "waiting",  # nobody has begun with it yet
+    "claimed",
+    "step",  # the model is asked
+    "said",
+    "called",
+    "returned",
+    "asked",  # a human is
+    "answered",
+    "dropped",  # what was said is taken back
+    "interrupted",
+    "decided",
+    "continued",
+    "running",
+    "left",  # it is not over, and nobody works on it
+    "cancelled",
+    "settled",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that happened: what, when, and why."""
+
+    kind: MomentKind
+    what: str
+    at: int | None = None  # milliseconds; None: nobody knows, but it was here
+    why: str | None = None
+    attempt: int = 0
+    seq: int | None = None  # of the chunk that tells it
+    row: int | None = None  # of the decision table
+    action: str | None = None
+    cause: str | None = None
+    tool: str | None = None
+    ok: bool = True  # False: something was lost, refused or given up
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """A row of the ledger; `input` is JSON text."""
+
+    id: str
+    name: str
+    effect: str
+    state: str
+    input: str
+    started_at: int
+    ended_at: int | None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFacts:
+    """What was decided about an interruption of this attempt."""
+
+    attempt: int
+    row: int
+    action: str
+    why: str
+    cause: str
+    produced: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentFacts:
+    """What is known of a turn that was interrupted and is not over, or was given up."""
+
+    state: str
+    cause: str | None  # noted before the process ended
+    incident: Incident
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some chunks of one attempt, as JSON texts, one after the other."""
+
+    seq: int
+    attempt: int
+    chunks: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRows:
+    """Everything that is stored about a turn."""
+
+    agent: str
+    entry: EntryRow
+    pieces: Sequence[Piece] = ()
+    calls: Sequence[CallFacts] = ()
+    decisions: Sequence[DecisionFacts] = ()
+    incident: IncidentFacts | None = None
+    asked: str = ""  # what it answers
+    said: str = ""  # the answer that is stored
+    is_hosted: bool | None = None  # whether a host has the store open; None: nobody knows
+    before: int = 0  # entries that are open before it
+
+
+def timeline(rows: TurnRows) -> list[Moment]:
+    """What happened, in order."""
+    return list(_Telling(rows).moments())
+
+
+@dataclass(slots=True)
+class _Telling:
+    rows: TurnRows
+    steps: int = 0
+    names: dict[str, str] = field(default_factory=dict)  # of calls, by their ids
+    seen: set[str] = field(default_factory=set)  # calls that the stream tells of
+    said: list[str] = field(default_factory=list)
+    thought: int = 0  # characters
+    said_from: int | None = None
+
+    def moments(self) -> Iterator[Moment]:
+        entry = self.rows.entry
+        yield Moment("accepted", words.accepted(entry, self.rows.asked), entry.accepted_at)
+        if entry.started_at is None:
+            if entry.ended_at is None:
+                yield Moment("waiting", words.waiting(self.rows.before, self.rows.is_hosted))
+        else:
+            yield from self._attempts(entry.started_at)
+        yield from self._end()
+
+    def _attempts(self, started_at: int) -> Iterator[Moment]:
+        entry = self.rows.entry
+        decisions = {each.attempt: each for each in self.rows.decisions}
+        last = max([entry.attempt, *decisions, *(piece.attempt for piece in self.rows.pieces)])
+        began = started_at
+        yield Moment("claimed", words.CLAIMED, began, attempt=1)
+        if not self.rows.pieces and entry.ended_at is not None:
+            yield Moment("said", words.answer_only(self.rows.said), attempt=last)
+        for attempt in range(1, last + 1):
+            decision = decisions.get(attempt)
+            until = None if decision is None else decision.at
+            chunks = list(self._chunks_of(attempt))
+            for moment in self._told(chunks, began, until):
+                yield replace(moment, attempt=attempt)
+            for moment in self._untold(began, until):
+                yield replace(moment, attempt=attempt)
+            if decision is not None:
+                yield from self._interruption(decision, goes_on=attempt < last)
+                began = decision.at
+            elif attempt < last:  # of before decisions were recorded
+                yield Moment("interrupted", words.interrupted("unknown"), attempt=attempt, ok=False)
+                yield Moment("continued", words.continued(attempt + 1), attempt=attempt + 1)
+
+    def _chunks_of(self, attempt: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        for piece in self.rows.pieces:
+            if piece.attempt != attempt:
+                continue
+            for place, text in enumerate(piece.chunks):
+                try:
+                    chunk = json.decode(text)
+                except ValueError:  # damaged: the others tell enough
+                    continue
+                if isinstance(chunk, dict):
+                    yield piece.seq + place, chunk
+
+    # --- what the stream tells -------------------------------------------------------------------
+
+    def _told(
+        self, chunks: Sequence[tuple[int, Mapping[str, Any]]], began: int, until: int | None
+    ) -> Iterator[Moment]:
+        for seq, chunk in chunks:
+            kind = chunk.get("type")
+            if kind == "text-delta":
+                self.said.append(str(chunk.get("delta", "")))
+                self.said_from = seq if self.said_from is None else self.said_from
+                continue
+            if kind == "reasoning-delta":
+                self.thought += len(str(chunk.get("delta", "")))
+                self.said_from = seq if self.said_from is None else self.said_from
+                continue
+            moments = list(self._chunk(str(kind), chunk, began, until))
+            if moments or kind == "finish-step":
+                yield from self._flush()
+            for moment in moments:
+                yield replace(moment, seq=seq)
+        yield from self._flush()
+
+    def _flush(self) -> Iterator[Moment]:
+        text, self.said = "".join(self.said), []
+        thought, self.thought = self.thought, 0
+        seq, self.said_from = self.said_from, None
+        if text or thought:
+            yield Moment("said", words.said(text, thought), seq=seq)
+
+    def _chunk(
+        self, kind: str, chunk: Mapping[str, Any], began: int, until: int | None
+    ) -> Iterator[Moment]:
+        id = str(chunk.get("toolCallId", ""))
+        match kind:
+            case "start-step":
+                self.steps += 1
+                yield Moment("step", words.step(self.steps))
+            case "reset-step" | "reset":
+                yield Moment("dropped", words.DROPPED, ok=False)
+            case "tool-input-available" if chunk.get("providerExecuted") is not True:
+                self.names[id] = str(chunk.get("toolName", ""))
+                yield self._called(id, chunk.get("input"), began, until)
+            case "tool-input-error":
+                yield Moment("called", words.half_call(str(chunk.get("toolName", ""))), ok=False)
+            case "tool-output-available" | "tool-output-error" | "tool-output-denied":
+                if chunk.get("providerExecuted") is True or chunk.get("preliminary") is True:
+                    return
+                yield from self._returned(id, kind, chunk, began)
+            case "tool-approval-request":
+                yield Moment("asked", words.approval(self.names.get(id, "a tool")))
+            case "tool-approval-response":
+                yield Moment("answered", words.approved(chunk.get("approved") is True))
+
+    def _called(self, id: str, given: Any, began: int, until: int | None) -> Moment:
+        call, name = self._call(id), self.names[id]
+        self.seen.add(id)
+        if call is None:
+            return Moment("called", words.called(name, given, None), tool=name)
+        was_then = call.started_at >= began and (until is None or call.started_at <= until)
+        at = call.started_at if was_then else None  # of another run of it, later
+        return Moment("called", words.called(name, given, call.effect), at, tool=name)
+
+    def _returned(
+        self, id: str, kind: str, chunk: Mapping[str, Any], began: int
+    ) -> Iterator[Moment]:
+        call = self._call(id)
+        name = self.names.get(id) or (call.name if call is not None else "a tool")
+        is_unknown = call is not None and call.state == "unknown"
+        if call is not None and call.started_at >= began and self._was_made_before(id, began):
+            yield Moment(
+                "called", words.called_again(name, call.effect), call.started_at, tool=name
+            )
+        at = None if call is None else call.ended_at
+        what = words.returned(name, kind, chunk, is_unknown=is_unknown)
+        yield Moment("returned", what, at, tool=name, ok=kind == "tool-output-available")
+
+    def _was_made_before(self, id: str, began: int) -> bool:
+        """Whether the stream tells of this call in an earlier attempt than the one that began then."""
+        at = next((each.at for each in self.rows.decisions if each.at == began), None)
+        if at is None:
+            return False
+        attempt = next(each.attempt for each in self.rows.decisions if each.at == began)
+        return any(
+            chunk.get("type") == "tool-input-available" and chunk.get("toolCallId") == id
+            for earlier in range(1, attempt + 1)
+            for _, chunk in self._chunks_of(earlier)
+        )
+
+    def _call(self, id: str) -> CallFacts | None:
+        return next((call for call in self.rows.calls if call.id == id), None)
+
+    def _untold(self, began: int, until: int | None) -> Iterator[Moment]:
+        """Calls that only the ledger knows: the stream is not kept any more."""
+        for call in sorted(self.rows.calls, key=lambda call: call.started_at):
+            is_then = call.started_at >= began and (until is None or call.started_at <= until)
+            if call.id in self.seen or not is_then or self.rows.pieces:
+                continue
+            self.seen.add(call.id)
+            given = words.decoded(call.input)
+            what = words.called(call.name, given, call.effect)
+            yield Moment("called", what, call.started_at, tool=call.name)
+            if call.ended_at is not None:
+                what, ok = words.call_ended(call.name, call.state)
+                yield Moment("returned", what, call.ended_at, tool=call.name, ok=ok)
+
+    # --- interruptions and the end ---------------------------------------------------------------
+
+    def _interruption(self, decision: DecisionFacts, *, goes_on: bool) -> Iterator[Moment]:
+        attempt, cause = decision.attempt, decision.cause
+        what = words.interrupted(cause)
+        yield Moment("interrupted", what, attempt=attempt, cause=cause, ok=False)
+        yield Moment(
+            "decided",
+            words.decided(decision.action),
+            decision.at,
+            why=decision.why,
+            attempt=attempt,
+            row=decision.row,
+            action=decision.action,
+            cause=cause,
+            ok=decision.action not in ("seal", "stop"),
+        )
+        if goes_on:
+            yield Moment("continued", words.continued(attempt + 1), attempt=attempt + 1)
+
+    def _end(self) -> Iterator[Moment]:
+        entry = self.rows.entry
+        if entry.cancelled is not None:
+            yield Moment("cancelled", words.CANCELLED, why=entry.cancelled, ok=False)
+        if entry.ended_at is not None:
+            took = None if entry.started_at is None else entry.ended_at - entry.started_at
+            what = words.settled(entry.outcome or "error", took, max(1, entry.attempt))
+            ok = entry.outcome == "completed"
+            yield Moment(
+                "settled", what, entry.ended_at, why=entry.error, attempt=entry.attempt, ok=ok
+            )
+        elif entry.started_at is not None:
+            yield self._not_over()
+
+    def _not_over(self) -> Moment:
+        entry, incident = self.rows.entry, self.rows.incident
+        noted = None if incident is None else incident.cause
+        if self.rows.is_hosted is False:
+            return Moment("left", words.left(noted), attempt=entry.attempt, cause=noted, ok=False)
+        what = words.RUNNING if self.rows.is_hosted else words.PERHAPS_RUNNING
+        return Moment("running", what, attempt=entry.attempt)

@@ -1,0 +1,430 @@
+"""Agents, turns, incidents and the rest, as plain values: for the command line, HTTP and the inspector.
+
+Each function reads what it needs, of an open store or of one that was opened to look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from outlast.chat import decision_rows, stream_rows
+from outlast.chat.budget import Incident, incident_of
+from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.recovering import MAX_STRIKES
+from outlast.chat.reducer import text_of
+from outlast.chat.stream import chunks_of
+from outlast.core import json
+from outlast.host.address import Address
+from outlast.inspect import rows
+from outlast.inspect.reading import Reader
+from outlast.inspect.timeline import (
+    CallFacts,
+    DecisionFacts,
+    IncidentFacts,
+    Piece,
+    TurnRows,
+    timeline,
+)
+from outlast.inspect.values import (
+    AgentState,
+    AgentView,
+    Ambiguous,
+    CallView,
+    FiberView,
+    IncidentView,
+    MessageView,
+    NotFound,
+    ScheduleView,
+    SizeView,
+    TurnDetails,
+    TurnView,
+)
+from outlast.inspect.words import short
+
+PAGE = 100
+LATEST = 1 << 62  # later than any time, and more than any number
+
+
+# --- agents --------------------------------------------------------------------------------------
+
+
+async def kinds(reader: Reader) -> list[str]:
+    """The classes that have agents here."""
+    return [kind for (kind,) in await reader.fetch(rows.KINDS)]
+
+
+async def agents(reader: Reader, *, after: str = "", limit: int = PAGE) -> list[AgentView]:
+    """The agents after a root's address, in the order of their addresses, each with its sub-agents.
+
+    `limit` counts roots.
+    """
+    roots = [text for text, _, _ in await reader.fetch(rows.ROOTS, after, limit)]
+    if not roots:
+        return []
+    known = {text: [text] for text in roots}
+    for parent, kind, name in await reader.fetch(rows.CHILDREN, roots[0], f"{roots[-1]}0"):
+        root = "/".join(parent.split("/")[:2])
+        if root in known:
+            known[root].append(f"{parent}/{quote(kind, safe='')}/{name}")
+    everyone = [text for texts in known.values() for text in sorted(texts)]
+    found: list[AgentView] = []
+    for place in range(0, len(everyone), PAGE):
+        found += await _viewed(reader, everyone[place : place + PAGE])
+    return found
+
+
+async def agent(reader: Reader, address: Address) -> AgentView:
+    """One agent; `NotFound` if nothing is stored of it."""
+    if not await exists(reader, address):
+        raise NotFound(f"there is no agent {address} in this store")
+    return (await _viewed(reader, [address.text]))[0]
+
+
+async def exists(reader: Reader, address: Address) -> bool:
+    """Whether anything is stored of an agent."""
+    if not await reader.fetch(rows.ROOT, address.root.text):
+        return False
+    if address.parent is None:
+        return True
+    low, high = address.parent.text, f"{address.parent.text}0"
+    children = await reader.fetch(rows.CHILDREN, low, high)
+    return any(f"{p}/{quote(kind, safe='')}/{name}" == address.text for p, kind, name in children)
+
+
+async def _viewed(reader: Reader, texts: Sequence[str]) -> list[AgentView]:
+    count = len(texts)
+
+    async def by_agent(query: Any) -> dict[str, tuple[Any, ...]]:
+        return {row[0]: row[1:] for row in await reader.fetch(query, *texts)}
+
+    turns_of = await by_agent(rows.turns_of(count))
+    messages_of = await by_agent(rows.messages_of(count))
+    fibers_of = await by_agent(rows.fibers_of(count))
+    schedules_of = await by_agent(rows.schedules_of(count))
+    strikes_of = await by_agent(rows.boots_of(count))
+    opened: dict[str, list[tuple[str, str]]] = {}
+    for text, id, state in await reader.fetch(rows.open_entries(count), *texts):
+        opened.setdefault(text, []).append((id, state))
+    incidents_of = {
+        (text, state): number
+        for text, state, number in await reader.fetch(rows.incidents_of(count), *texts)
+    }
+    found = []
+    for text in texts:
+        path = Address.parse(text)
+        turns, turned_at = turns_of.get(text, (0, None))
+        messages, said_at = messages_of.get(text, (0, None))
+        fibers, worked_at = fibers_of.get(text, (0, None))
+        schedules, next_at = schedules_of.get(text, (0, None))
+        (strikes,) = strikes_of.get(text, (0,))
+        is_open = opened.get(text, [])
+        running = next((id for id, state in is_open if state == "running"), None)
+        recovering = incidents_of.get((text, "open"), 0)
+        found.append(
+            AgentView(
+                address=text,
+                kind=path.kind,
+                name=path.name,
+                state=_state(strikes, recovering, running, len(is_open), fibers),
+                last_activity_at=max(filter(None, (turned_at, said_at, worked_at)), default=None),
+                turns=turns,
+                open_turns=len(is_open),
+                running=running,
+                messages=messages,
+                fibers=fibers,
+                schedules=schedules,
+                next_schedule_at=next_at,
+                incidents=recovering,
+                given_up=incidents_of.get((text, "exhausted"), 0),
+                strikes=strikes,
+            )
+        )
+    return found
+
+
+def _state(
+    strikes: int, recovering: int, running: str | None, is_open: int, fibers: int
+) -> AgentState:
+    if strikes >= MAX_STRIKES:
+        return "stuck"
+    if recovering:
+        return "recovering"
+    if running is not None:
+        return "answering"
+    if is_open:
+        return "waiting"
+    return "working" if fibers else "idle"
+
+
+# --- turns ---------------------------------------------------------------------------------------
+
+
+async def turns(
+    reader: Reader,
+    address: Address | None = None,
+    *,
+    only_open: bool = False,
+    only_submissions: bool = False,
+    before: int = LATEST,
+    limit: int = 50,
+) -> list[TurnView]:
+    """What was asked, newest first: of one agent or of all. `before` is a time of acceptance."""
+    query = rows.turns(
+        of_agent=address is not None, only_open=only_open, only_submissions=only_submissions
+    )
+    given = [] if address is None else [address.text]
+    found = [
+        (row[0], EntryRow(*row[1:])) for row in await reader.fetch(query, *given, before, limit)
+    ]
+    asked = await _asked(reader, found)
+    return [_turn(text, entry, asked.get((text, entry.id), "")) for text, entry in found]
+
+
+async def find_turn(reader: Reader, id: str) -> tuple[Address, str]:
+    """The agent and the whole id of the turn with this id, or with the only one that begins so."""
+    found = await reader.fetch(rows.FIND_TURN, len(id), id)
+    exact = [(text, each) for text, each in found if each == id]
+    candidates = exact or found
+    if not candidates:
+        raise NotFound(f"there is no turn {id!r} in this store; entries are kept for thirty days")
+    if len(candidates) > 1:
+        some = ", ".join(f"{each} of {text}" for text, each in candidates[:5])
+        raise Ambiguous(f"{id!r} fits more than one turn: {some}")
+    text, whole = candidates[0]
+    return Address.parse(text), whole
+
+
+async def turn_rows(
+    reader: Reader, address: Address, id: str, *, is_hosted: bool | None = None
+) -> TurnRows:
+    """Everything that is stored about a turn."""
+    text = address.text
+    found = await reader.fetch(rows.TURN, text, id)
+    if not found:
+        raise NotFound(f"{address} has no turn {id!r}; entries are kept for thirty days")
+    entry = EntryRow(*found[0])
+    pieces = [
+        Piece(seq, attempt, body.split("\n"))
+        for seq, attempt, body in await reader.fetch(stream_rows.OF_TURN, text, id)
+    ]
+    calls = [CallFacts(*row) for row in await reader.fetch(rows.CALLS, text, id)]
+    decisions = [_decision(*row) for row in await reader.fetch(decision_rows.OF_TURN, text, id)]
+    incident = None
+    for state, cause, body, at in await reader.fetch(rows.INCIDENT, text, id):
+        incident = IncidentFacts(state, cause, incident_of(_read(body)) or Incident(), at)
+    asked = await _asked(reader, [(text, entry)], most=None)
+    said = ""
+    if entry.message_id is not None:
+        for _, body in await reader.fetch(rows.bodies(1), text, entry.message_id):
+            said = _text(_read(body))
+    ((before,),) = await reader.fetch(rows.OPEN_BEFORE, text, entry.seq)
+    return TurnRows(
+        agent=text,
+        entry=entry,
+        pieces=pieces,
+        calls=calls,
+        decisions=decisions,
+        incident=incident,
+        asked=asked.get((text, id), ""),
+        said=said,
+        is_hosted=is_hosted,
+        before=before,
+    )
+
+
+async def turn(
+    reader: Reader, address: Address, id: str, *, is_hosted: bool | None = None
+) -> TurnDetails:
+    """A turn, with what happened in it."""
+    found = await turn_rows(reader, address, id, is_hosted=is_hosted)
+    known = found.incident
+    return TurnDetails(
+        turn=_turn(found.agent, found.entry, found.asked),
+        moments=timeline(found),
+        calls=[_call(id, call) for call in found.calls],
+        incident=(
+            None
+            if known is None or known.state == "noted"
+            else _incident(found.agent, id, known.state, known.incident, known.at)
+        ),
+        chunks=sum(len(piece.chunks) for piece in found.pieces),
+        said=found.said,
+    )
+
+
+async def chunks(reader: Reader, address: Address, id: str) -> list[dict[str, Any]]:
+    """The raw chunks of a turn, each with its seq, as long as they are kept."""
+    found = await reader.fetch(stream_rows.OF_TURN, address.text, id)
+    return [
+        {"seq": seq, "attempt": attempt, "chunk": _read(text) if text else None}
+        for first, attempt, body in found
+        for seq, text in enumerate(chunks_of([(0, body)]), first)
+    ]
+
+
+async def _asked(
+    reader: Reader, found: Sequence[tuple[str, EntryRow]], most: int | None = 200
+) -> dict[tuple[str, str], str]:
+    """What was asked, as far as it can be told: from the entry, or from the transcript."""
+    texts: dict[tuple[str, str], str] = {}
+    wanted: dict[str, dict[str, list[str]]] = {}
+    for agent, entry in found:
+        if entry.messages is not None:
+            said = [_text(message) for message in _listed(_read(entry.messages))]
+            texts[agent, entry.id] = " ".join(said)
+        elif entry.target is not None:
+            wanted.setdefault(agent, {}).setdefault(entry.target, []).append(entry.id)
+    for agent, targets in wanted.items():
+        ids = list(targets)
+        for place in range(0, len(ids), PAGE):
+            some = ids[place : place + PAGE]
+            for id, body in await reader.fetch(rows.bodies(len(some)), agent, *some):
+                for turn_id in targets[id]:
+                    texts[agent, turn_id] = _text(_read(body))
+    return texts if most is None else {key: short(text, most) for key, text in texts.items()}
+
+
+def _turn(text: str, entry: EntryRow, asked: str) -> TurnView:
+    return TurnView(
+        agent=text,
+        id=entry.id,
+        seq=entry.seq,
+        kind=entry.kind,
+        origin=entry.origin,
+        state=entry.state,
+        outcome=entry.outcome,
+        error=entry.error,
+        cancelled=entry.cancelled,
+        attempt=entry.attempt,
+        key=entry.key,
+        message_id=entry.message_id,
+        accepted_at=entry.accepted_at,
+        started_at=entry.started_at,
+        ended_at=entry.ended_at,
+        asked=asked,
+        metadata=_read(entry.metadata),
+    )
+
+
+def _decision(attempt: int, body: str, at: int) -> DecisionFacts:
+    known = _read(body)
+    known = known if isinstance(known, dict) else {}
+    return DecisionFacts(
+        attempt=attempt,
+        row=int(known.get("row", 0)),
+        action=str(known.get("action", "")),
+        why=str(known.get("why", "")),
+        cause=str(known.get("cause", "unknown")),
+        produced=int(known.get("produced", 0)),
+        at=at,
+    )
+
+
+# --- incidents, and the rest of one agent --------------------------------------------------------
+
+
+async def incidents(
+    reader: Reader, address: Address | None = None, *, limit: int = 500
+) -> list[IncidentView]:
+    """The turns that were interrupted and are not over, or were given up; oldest first."""
+    given = [] if address is None else [address.text]
+    found = await reader.fetch(rows.incidents(of_agent=address is not None), *given, limit)
+    return [
+        _incident(text, id, state, incident_of(_read(body)) or Incident(), at)
+        for text, id, state, _, body, at in found
+    ]
+
+
+def _incident(text: str, id: str, state: str, known: Incident, at: int) -> IncidentView:
+    return IncidentView(
+        agent=text,
+        turn=id,
+        state=state,
+        cause=known.cause,
+        reason=known.reason,
+        row=known.row,
+        attempt=known.attempt,
+        attempts=known.attempts,
+        work=known.work,
+        first_seen_at=known.first_seen_at or at,
+        last_attempt_at=known.last_attempt_at or at,
+    )
+
+
+async def fibers(reader: Reader, address: Address, *, limit: int = PAGE) -> list[FiberView]:
+    """Newest first."""
+    found = await reader.fetch(rows.FIBERS, address.text, limit)
+    made: list[FiberView] = []
+    for id, name, managed, *rest, snapshot in found:
+        values = (id, name, bool(managed), *rest, _read(snapshot))
+        made.append(FiberView(*values))
+    return made
+
+
+async def schedules(reader: Reader, address: Address, *, limit: int = PAGE) -> list[ScheduleView]:
+    """The next one first."""
+    found = await reader.fetch(rows.SCHEDULES, address.text, limit)
+    return [
+        ScheduleView(id, kind, callback, _read(payload), *rest)
+        for id, kind, callback, payload, *rest in found
+    ]
+
+
+async def ledger(reader: Reader, address: Address, *, limit: int = PAGE) -> list[CallView]:
+    """The calls of tools, newest first, as long as they are kept."""
+    found = await reader.fetch(rows.LEDGER, address.text, limit)
+    return [_call(row[0], CallFacts(*row[1:])) for row in found]
+
+
+def _call(turn: str, call: CallFacts) -> CallView:
+    return CallView(
+        turn=turn,
+        id=call.id,
+        name=call.name,
+        effect=call.effect,
+        state=call.state,
+        input=_read(call.input),
+        started_at=call.started_at,
+        ended_at=call.ended_at,
+        key=call.key,
+    )
+
+
+async def messages(
+    reader: Reader, address: Address, *, before: int = LATEST, limit: int = 50
+) -> list[MessageView]:
+    """The messages of all branches, newest first. `before` is a number."""
+    found = await reader.fetch(rows.MESSAGES, address.text, before, limit)
+    made: list[MessageView] = []
+    for *known, body in found:
+        values = (*known, short(_text(_read(body)), 500))
+        made.append(MessageView(*values))
+    return made
+
+
+async def sizes(reader: Reader, address: Address | None = None) -> list[SizeView]:
+    """How much is stored, table by table: of one agent, or of all."""
+    given = [] if address is None else [address.text]
+    found = []
+    for table in rows.LARGE:
+        query = rows.size_of(table, of_agent=address is not None)
+        ((count, size),) = await reader.fetch(query, *given)
+        found.append(SizeView(table, count, size))
+    return found
+
+
+def _read(text: str | None) -> Any:
+    try:
+        return None if text is None else json.decode(text)
+    except ValueError:
+        return None
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _text(message: Any) -> str:
+    return text_of(message) if isinstance(message, dict) else ""
