@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from outlast.cli.commands import inspecting, operating
 from outlast.cli.loading import CannotLoad
 
 app = typer.Typer(
@@ -63,6 +64,13 @@ def serve(
         complain(str(error))
         code = 1
     raise typer.Exit(code)
+
+
+app.add_typer(inspecting.inspect, name="inspect")
+app.command()(inspecting.explain)
+app.add_typer(operating.incidents, name="incidents")
+app.command()(operating.cancel)
+app.command()(operating.release)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,191 @@
+"""`outlast inspect` and `outlast explain`: looking inside a store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from outlast.cli.options import (
+    AgentArgument,
+    Json,
+    Limit,
+    NameArgument,
+    OptionalAgent,
+    OptionalName,
+    Store,
+    TurnArgument,
+)
+
+inspect = typer.Typer(
+    no_args_is_help=False,
+    invoke_without_command=True,
+    help="Look inside a store, read-only: agents, turns, incidents and the rest.",
+)
+
+
+@inspect.callback()
+def overview(context: typer.Context, store: Store = None, json: Json = False) -> None:
+    """Look inside a store, read-only: agents, turns, incidents and the rest.
+
+    Without a command: the agents. It is safe beside a running host, and when none runs.
+    """
+    if context.invoked_subcommand is None:
+        agents(store=store, json=json)
+    else:  # what was said before the command counts for it
+        context.default_map = {context.invoked_subcommand: {"store": store, "json": json}}
+
+
+@inspect.command()
+def agents(
+    store: Store = None,
+    json: Json = False,
+    after: Annotated[str, typer.Option(help="Go on after this address")] = "",
+    limit: Limit = 100,
+) -> None:
+    """All agents, with what they do and when they did something last."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.agents(store, json, after, limit))
+
+
+@inspect.command()
+def agent(
+    agent: AgentArgument, name: NameArgument = None, store: Store = None, json: Json = False
+) -> None:
+    """One agent: its turns, fibers, schedules, incidents, and how much it has stored."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.agent(store, json, agent, name))
+
+
+@inspect.command()
+def turns(
+    agent: OptionalAgent = None,
+    name: OptionalName = None,
+    store: Store = None,
+    json: Json = False,
+    open: Annotated[bool, typer.Option("--open", help="Only those that have not ended")] = False,
+    limit: Limit = 50,
+) -> None:
+    """What agents were asked, newest first."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.turns(store, json, agent, name, only_open=open, limit=limit))
+
+
+@inspect.command()
+def submissions(
+    agent: OptionalAgent = None,
+    name: OptionalName = None,
+    store: Store = None,
+    json: Json = False,
+    limit: Limit = 50,
+) -> None:
+    """What was submitted to be answered later, newest first."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.turns(store, json, agent, name, only_submissions=True, limit=limit))
+
+
+@inspect.command()
+def incidents(
+    agent: OptionalAgent = None, name: OptionalName = None, store: Store = None, json: Json = False
+) -> None:
+    """Turns that were interrupted and go on, or were given up."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.incidents(store, json, agent, name))
+
+
+@inspect.command()
+def fibers(
+    agent: AgentArgument,
+    name: NameArgument = None,
+    store: Store = None,
+    json: Json = False,
+    limit: Limit = 100,
+) -> None:
+    """The fibers of an agent, newest first."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.fibers(store, json, agent, name, limit))
+
+
+@inspect.command()
+def schedules(
+    agent: AgentArgument,
+    name: NameArgument = None,
+    store: Store = None,
+    json: Json = False,
+    limit: Limit = 100,
+) -> None:
+    """The schedules of an agent, the next one first."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.schedules(store, json, agent, name, limit))
+
+
+@inspect.command()
+def ledger(
+    agent: AgentArgument,
+    name: NameArgument = None,
+    store: Store = None,
+    json: Json = False,
+    limit: Limit = 100,
+) -> None:
+    """The tool calls of an agent, newest first, as long as they are kept."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.ledger(store, json, agent, name, limit))
+
+
+@inspect.command()
+def messages(
+    agent: AgentArgument,
+    name: NameArgument = None,
+    store: Store = None,
+    json: Json = False,
+    limit: Limit = 50,
+) -> None:
+    """The messages of an agent on all branches, newest first."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.messages(store, json, agent, name, limit))
+
+
+@inspect.command()
+def sizes(
+    agent: OptionalAgent = None, name: OptionalName = None, store: Store = None, json: Json = False
+) -> None:
+    """How much is stored, table by table."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.sizes(store, json, agent, name))
+
+
+@inspect.command()
+def chunks(turn: TurnArgument, store: Store = None, json: Json = False) -> None:
+    """The raw chunks of a turn, one a line; they are kept for ten minutes after its end."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.chunks(store, json, turn))
+
+
+def explain(turn: TurnArgument, store: Store = None, json: Json = False) -> None:
+    """Tell what happened in a turn: admission, steps, tool calls, crashes, decisions and the end."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.explain(store, json, turn))

@@ -1,0 +1,77 @@
+"""`outlast incidents`, `cancel` and `release`: what operators do about turns that are in trouble."""
+
+from __future__ import annotations
+
+import typer
+
+from outlast.cli.options import (
+    AgentArgument,
+    Direct,
+    Json,
+    NameArgument,
+    OptionalAgent,
+    OptionalName,
+    Store,
+    TurnArgument,
+)
+
+incidents = typer.Typer(
+    no_args_is_help=True, help="Turns that were interrupted: list, seal or retry them."
+)
+
+
+@incidents.command("list")
+def list_(
+    agent: OptionalAgent = None, name: OptionalName = None, store: Store = None, json: Json = False
+) -> None:
+    """Turns that were interrupted and go on, or were given up."""
+    from outlast.cli import showing
+    from outlast.cli.output import run
+
+    run(showing.incidents(store, json, agent, name))
+
+
+@incidents.command()
+def seal(
+    turn: TurnArgument, store: Store = None, json: Json = False, direct: Direct = False
+) -> None:
+    """End an interrupted turn. What it has said is kept."""
+    from outlast.cli import acting
+    from outlast.cli.output import run
+
+    run(acting.seal(store, json, direct, turn))
+
+
+@incidents.command()
+def retry(
+    turn: TurnArgument, store: Store = None, json: Json = False, direct: Direct = False
+) -> None:
+    """Have another answer to what a turn should have answered. Ctrl-C stops waiting for it, no more."""
+    from outlast.cli import acting
+    from outlast.cli.output import run
+
+    run(acting.retry(store, json, direct, turn))
+
+
+def cancel(
+    turn: TurnArgument, store: Store = None, json: Json = False, direct: Direct = False
+) -> None:
+    """Stop a turn, or take back what waits for one. What it has said is kept."""
+    from outlast.cli import acting
+    from outlast.cli.output import run
+
+    run(acting.cancel(store, json, direct, turn))
+
+
+def release(
+    agent: AgentArgument,
+    name: NameArgument = None,
+    store: Store = None,
+    json: Json = False,
+    direct: Direct = False,
+) -> None:
+    """Have an agent that died while it was starting, again and again, take up its turns once more."""
+    from outlast.cli import acting
+    from outlast.cli.output import run
+
+    run(acting.release(store, json, direct, agent, name))

@@ -1,0 +1,38 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="OUTLAST_STORE",
+        metavar="URL",
+        help="The store: sqlite:///file.db or postgresql://… (./.outlast/store.db if none)",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many")]
+AgentArgument = Annotated[
+    str, typer.Argument(metavar="AGENT", help="A class, or a whole address (Class/name)")
+]
+OptionalAgent = Annotated[
+    str | None, typer.Argument(metavar="[AGENT", help="A class, or a whole address (Class/name)")
+]
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="The agent's name", show_default=False)
+]
+OptionalName = Annotated[
+    str | None, typer.Argument(metavar="NAME]", help="The agent's name", show_default=False)
+]
+TurnArgument = Annotated[
+    str, typer.Argument(metavar="TURN", help="The id of a turn, or the beginning of one")
+]
+Direct = Annotated[
+    bool,
+    typer.Option("--direct", help="Write to PostgreSQL although no host on this machine has it"),
+]
