@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PIPED = 200  # columns of what is not shown on a terminal
+LEAST = 20  # columns that are left to a column which is cut
+SHORT_ID = 18  # characters of an id
 GOOD, BAD, DIM, BUSY = "green", "red", "dim", "yellow"
 STYLES = {
     "completed": GOOD,
@@ -80,31 +82,79 @@ def as_json(view: Any) -> None:
 
 
 def show_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, none: str, wide: Iterable[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    none: str,
+    wide: str | None = None,
+    drop: Sequence[str] = (),
 ) -> None:
-    """A table, or a line that says that there is nothing. `wide` columns give way first."""
+    """A table, or a line that says that there is nothing.
+
+    Where it does not fit, the `wide` column is cut, and those to `drop` are left out, the first one first.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    found = list(rows)
+    found = [list(row) for row in rows]
+    to = console()
     if not found:
-        console().print(none, style=DIM)
+        to.print(none, style=DIM)
         return
+    texts = [[shown(each) for each in row] for row in found]
+    kept = fitting(columns, texts, to.width, wide, drop)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    stretched = set(wide)
-    for name in columns:
-        is_number = all(isinstance(row[columns.index(name)], int) for row in found)
+    for place in kept:
+        is_number = all(isinstance(row[place], int) for row in found)
         table.add_column(
-            name,
+            columns[place],
             justify="right" if is_number else "left",
-            overflow="ellipsis" if name in stretched else "fold",
-            no_wrap=name in stretched,
-            ratio=1 if name in stretched else None,
+            overflow="ellipsis",
+            no_wrap=True,
+            min_width=None if columns[place] == wide else max(len(row[place]) for row in texts),
         )
-    for row in found:
-        table.add_row(*(Text(shown(each), style=STYLES.get(str(each), "")) for each in row))
-    console().print(table)
+    for row, text in zip(found, texts, strict=True):
+        cells = [Text(text[place], style=STYLES.get(str(row[place]), "")) for place in kept]
+        table.add_row(*cells)
+    to.print(table)
+
+
+def fitting(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    wide: str | None,
+    drop: Sequence[str],
+) -> list[int]:
+    """The places of the columns that there is room for. Pure.
+
+    ```python
+    from outlast.cli.output import fitting
+    rows = [["request_1", "completed", "x" * 50]]
+    assert fitting(["turn", "outcome", "asked"], rows, 80, "asked", ["outcome"]) == [0, 1, 2]
+    assert fitting(["turn", "outcome", "asked"], rows, 40, "asked", ["outcome"]) == [0, 2]
+    ```
+    """
+    kept = list(range(len(columns)))
+
+    def needed() -> int:
+        widths = []
+        for place in kept:
+            natural = max(len(columns[place]), *(len(row[place]) for row in rows))
+            widths.append(min(natural, LEAST) if columns[place] == wide else natural)
+        return sum(widths) + 3 * len(widths)
+
+    for name in drop:
+        if needed() <= width:
+            break
+        kept.remove(list(columns).index(name))
+    return kept
+
+
+def short_id(id: str) -> str:
+    """Of a long id on a terminal, enough to mean it by: commands take the beginning of one."""
+    return id[:SHORT_ID] if len(id) > SHORT_ID + 4 and sys.stdout.isatty() else id
 
 
 def shown(value: Any) -> str:
@@ -124,17 +174,20 @@ def ago(at: int | None) -> str:
     ```python
     import time
     from outlast.cli.output import ago
-    assert ago(int(time.time() * 1000) - 90_000) == "1 min 30 s ago"
+    assert ago(int(time.time() * 1000) - 90_000) == "1 min ago"
     ```
     """
-    from outlast.inspect.words import duration
-
     if at is None:
         return "-"
-    since = int(time.time() * 1000) - at
-    if abs(since) < 1000:
+    since = time.time() - at / 1000
+    amount, unit = abs(since), "s"
+    for most, bigger in ((60, "min"), (60, "h"), (24, "d")):
+        if amount < most:
+            break
+        amount, unit = amount / most, bigger
+    if abs(since) < 1:
         return "now"
-    return f"{duration(since)} ago" if since > 0 else f"in {duration(-since)}"
+    return f"{int(amount)} {unit} ago" if since > 0 else f"in {int(amount)} {unit}"
 
 
 def size(count: int) -> str:

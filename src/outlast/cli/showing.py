@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from outlast.cli.finding import find_agent, maybe_agent
-from outlast.cli.output import ago, as_json, clock, console, day, show_table, size
+from outlast.cli.output import ago, as_json, clock, console, day, short_id, show_table, size
 from outlast.core import json as encoding
 from outlast.inspect import views
 from outlast.inspect.hosted import is_hosted
@@ -57,7 +57,8 @@ async def agents(url: str | None, json: bool, after: str, limit: int) -> None:
         ["agent", "name", "state", "last activity", "turns", "messages", "fibers", "schedules"],
         [_agent_row(each) for each in found],
         none="There are no agents in this store.",
-        wide=["name"],
+        wide="name",
+        drop=["schedules", "fibers", "messages", "turns"],
     )
     roots = [each for each in found if each.address.count("/") == 1]
     if len(roots) == limit:
@@ -142,7 +143,7 @@ def _show_turns(found: list[TurnView], *, with_agent: bool) -> None:
         ],
         [
             [
-                each.id,
+                short_id(each.id),
                 *([each.agent] if with_agent else []),
                 each.outcome or each.state,
                 each.attempt,
@@ -153,7 +154,8 @@ def _show_turns(found: list[TurnView], *, with_agent: bool) -> None:
             for each in found
         ],
         none="There are no such turns.",
-        wide=["asked"],
+        wide="asked",
+        drop=["tries", "took", "accepted"],
     )
 
 
@@ -178,7 +180,7 @@ def _show_incidents(found: list[IncidentView]) -> None:
         ["turn", "agent", "state", "cause", "row", "attempts", "first seen", "given up for"],
         [
             [
-                each.turn,
+                short_id(each.turn),
                 each.agent,
                 each.state,
                 each.cause,
@@ -190,7 +192,8 @@ def _show_incidents(found: list[IncidentView]) -> None:
             for each in found
         ],
         none="There are no incidents: no turn is being recovered, and none was given up lately.",
-        wide=["agent"],
+        wide="agent",
+        drop=["first seen", "attempts", "given up for"],
     )
 
 
@@ -208,7 +211,7 @@ def _show_fibers(found: list[FiberView]) -> None:
         ["fiber", "name", "status", "created", "stashes", "tries", "snapshot"],
         [
             [
-                each.id,
+                short_id(each.id),
                 each.name,
                 each.status,
                 ago(each.created_at),
@@ -219,7 +222,8 @@ def _show_fibers(found: list[FiberView]) -> None:
             for each in found
         ],
         none="There are no fibers.",
-        wide=["snapshot"],
+        wide="snapshot",
+        drop=["stashes", "tries", "created"],
     )
 
 
@@ -242,7 +246,7 @@ def _show_schedules(found: list[ScheduleView]) -> None:
         ["schedule", "callback", "when", "next", "running", "payload"],
         [
             [
-                each.id,
+                short_id(each.id),
                 each.callback,
                 when(each),
                 ago(each.run_at),
@@ -252,7 +256,8 @@ def _show_schedules(found: list[ScheduleView]) -> None:
             for each in found
         ],
         none="There are no schedules.",
-        wide=["payload"],
+        wide="payload",
+        drop=["schedule", "running"],
     )
 
 
@@ -266,19 +271,20 @@ async def ledger(url: str | None, json: bool, kind: str, name: str | None, limit
         ["call", "tool", "effect", "state", "begun", "took", "turn", "input"],
         [
             [
-                each.id,
+                short_id(each.id),
                 each.name,
                 each.effect,
                 each.state,
                 ago(each.started_at),
                 "-" if each.ended_at is None else duration(max(0, each.ended_at - each.started_at)),
-                each.turn,
+                short_id(each.turn),
                 value(each.input),
             ]
             for each in found
         ],
         none="There are no tool calls; they are kept for ten minutes after the end of their turn.",
-        wide=["input"],
+        wide="input",
+        drop=["call", "took", "turn"],
     )
 
 
@@ -291,11 +297,19 @@ async def messages(url: str | None, json: bool, kind: str, name: str | None, lim
     show_table(
         ["message", "role", "status", "stored", "size", "text"],
         [
-            [each.id, each.role, each.status, ago(each.created_at), size(each.size), each.text]
+            [
+                short_id(each.id),
+                each.role,
+                each.status,
+                ago(each.created_at),
+                size(each.size),
+                each.text,
+            ]
             for each in found
         ],
         none="There are no messages.",
-        wide=["text"],
+        wide="text",
+        drop=["size", "status", "message"],
     )
 
 

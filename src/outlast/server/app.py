@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from starlette.requests import HTTPConnection, Request
@@ -28,6 +28,10 @@ from outlast.server.socket import Socket
 
 logger = logging.getLogger("outlast.server")
 
+if TYPE_CHECKING:
+    from outlast.server.inspecting import Inspector
+
+INSPECTOR = "/_outlast/inspect"
 REFUSED = 1008  # the close code after which clients do not come back
 FAILED = 1011
 GOING_AWAY = 1012  # the server restarts: come back
@@ -52,6 +56,9 @@ class App:
     `auth` is given each request or handshake and returns who it is, or None to refuse. `authorize` is asked
     whether that principal may do something (`connect`, `request`) with the agent at an address. Browsers of
     other origins than the server's own are refused, unless `origins` names them ("*": all).
+
+    `inspector` serves what is in the store to those whom `authorize` lets `inspect` it (it is asked with no
+    address); without `auth`, to this machine alone.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class App:
         origins: Collection[str] = (),
         prefix: str = PREFIX,
         limits: Limits | None = None,
+        inspector: bool = False,
         **host_options: Any,
     ) -> None:
         self._options = host_options
@@ -74,6 +82,8 @@ class App:
         self._authorize = authorize
         self._origins = frozenset([origins] if isinstance(origins, str) else origins)
         self._prefix = prefix
+        self.background: set[asyncio.Future[Any]] = set()
+        self._inspector = _inspector(self) if inspector else None
         self._is_ready = False
         self._leaving = asyncio.Event()
         self._stop_at: float | None = None  # on the loop's clock
@@ -240,6 +250,9 @@ class App:
         if path.endswith("/readyz"):
             ready = self._is_ready
             return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503)
+        below = _raw_path(request.scope)
+        if self._inspector is not None and below.startswith(f"{INSPECTOR}/"):
+            return await self._inspect(request, below.removeprefix(f"{INSPECTOR}/"))
         try:
             target = self._target(request)
         except NoSuchAgent:
@@ -267,6 +280,33 @@ class App:
         await ensure(self.host, target.address)
         return await answer(self.host, request, target, self.limits)
 
+    async def _inspect(self, request: Request, what: str) -> Response:
+        from outlast.server.inspecting import is_local
+
+        assert self._inspector is not None
+        if self._is_foreign(request):
+            return JSONResponse({"error": "origin not allowed"}, 403)
+        if self._auth is None and not is_local(request):
+            text = "without auth, the inspector is for this machine alone"
+            return JSONResponse({"error": text}, 403)
+        try:
+            if not await self._may_inspect(request):
+                return JSONResponse({"error": "unauthorized"}, 401)
+            return await self._inspector.answer(request, what)
+        except HostStopped:
+            return JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
+        except Exception:
+            return JSONResponse({"error": self._failed(request.method, request)}, 500)
+
+    async def _may_inspect(self, request: Request) -> bool:
+        """Asked about no agent in particular: whoever may look, may look at all of them."""
+        principal: Any = True if self._auth is None else await _told(self._auth, request)
+        if principal is None or principal is False:
+            return False
+        if self._authorize is None:  # somebody who may chat may not look at everybody's chats
+            return self._auth is None
+        return bool(await _told(self._authorize, principal, None, "inspect"))
+
     def _failed(self, what: str, connection: HTTPConnection) -> str:
         """Log the exception that is being handled; what is said of it to those outside."""
         id = self.host.ids.new("error")
@@ -286,6 +326,12 @@ class App:
             response.headers["access-control-max-age"] = "86400"
             response.headers["vary"] = "origin"
         return response
+
+
+def _inspector(app: App) -> Inspector:
+    from outlast.server.inspecting import Inspector
+
+    return Inspector(app)
 
 
 def _raw_path(scope: Scope) -> str:
