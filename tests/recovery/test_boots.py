@@ -133,7 +133,7 @@ GARBAGE: dict[str, list[Any]] = {
 }
 TABLES = [
     "agents", "storage", "fibers", "alarms", "schedules", "facts", "sub_agents", "admissions", "messages",
-    "inbox", "streams", "calls", "responses", "traces", "incidents", "boots",
+    "inbox", "streams", "calls", "responses", "traces", "incidents", "boots", "decisions",
 ]  # fmt: skip
 
 
@@ -197,7 +197,9 @@ async def test_a_turn_that_an_older_version_has_left_goes_on(full: Path, tmp_pat
     """That version knew neither incidents nor boots."""
     shutil.copy(full, path := tmp_path / "a.db")
     with closing(sqlite3.connect(path)) as database:
-        database.executescript("DROP TABLE incidents; DROP TABLE boots; DELETE FROM responses")
+        database.executescript(
+            "DROP TABLE incidents; DROP TABLE boots; DROP TABLE decisions; DELETE FROM responses"
+        )
         database.execute("UPDATE meta SET value = '4' WHERE key = 'schema_version'")
         assert database.total_changes
         database.commit()

@@ -346,7 +346,9 @@ async def test_half_an_answer_of_a_type_is_begun_anew(store_url: str) -> None:
         assert (end.status, end.output) == ("completed", Place(city="Rome"))
         answer = (await a.get_messages())[-1]
         assert answer.text == '{"city": "Rome"}'
-        assert {part["type"] for part in answer.parts} == {"step-start", "text"}, "and nothing of ours"
+        assert {part["type"] for part in answer.parts} == {"step-start", "text"}, (
+            "and nothing of ours"
+        )
         assert "reset-step" in kinds(await stored(host, ADDRESS), "s1")
     check_requests(model)
 
