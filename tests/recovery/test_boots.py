@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import shutil
 import sqlite3
 from contextlib import closing
@@ -15,6 +16,7 @@ from interruptions import SLOW, Told
 
 from chat_rows import prompts_of
 from outlast import Agent, StoreCorrupt, Think, ToolCall, tool
+from outlast.chat.transcript import WINDOW_BYTES
 from outlast.testing import ScriptedModel, Step
 from outlast.testing.virtual import VirtualLoop
 from support import forever, hosting
@@ -226,3 +228,48 @@ async def test_a_record_of_an_older_version_is_gone_on_with(full: Path, tmp_path
         await asyncio.sleep(20)
         assert told.decided[0][:2] == (19, "continue")
         assert (await host.get(Full, "a").inspect_submission("s1")).status == "completed"
+
+
+@pytest.mark.invariant("O2")
+async def test_a_conversation_of_200_mb_is_read_in_part(full: Path, tmp_path: Path) -> None:
+    shutil.copy(full, path := tmp_path / "a.db")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA synchronous = OFF")
+        [(leaf,)] = database.execute("SELECT id FROM messages ORDER BY number LIMIT 1").fetchall()
+        database.execute(
+            """
+            WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
+            INSERT INTO messages
+            SELECT 'Full/a', 'big' || i, CASE i WHEN 1 THEN NULL ELSE 'big' || (i - 1) END, -3000 + i,
+                'user', 'settled', NULL, 100000,
+                '{"id":"big' || i || '","role":"user","parts":[{"type":"text","text":"'
+                || hex(zeroblob(50000)) || '"}]}', 0
+            FROM n
+            """
+        )
+        database.execute("UPDATE messages SET parent = 'big2000' WHERE id = ?", (leaf,))
+        database.commit()
+    assert path.stat().st_size > 200_000_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with hosting(Full, url=f"sqlite:///{path}", life="3", shutdown_timeout=0) as host:
+        read = count_bytes(host)
+        agent = host.get(Full, "a")
+        turn = await agent.save_messages("u3")
+        assert turn.message.text == "Fine."
+        assert await agent.get_message("big1") is not None, "all of it is there"
+        assert read[0] < 2 * WINDOW_BYTES
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert grown < 200, f"{grown:.0f} MB"
+
+
+def count_bytes(host: Any) -> list[int]:
+    """How much was read from the store, from now on."""
+    total, fetch = [0], host.store.fetch
+
+    async def counting(query: Any, *arguments: Any) -> Any:
+        found = await fetch(query, *arguments)
+        total[0] += sum(len(value) for row in found for value in row if isinstance(value, str))
+        return found
+
+    host.store.fetch = counting
+    return total
