@@ -86,6 +86,23 @@ async def test_a_user_who_has_moved_on_gets_an_answer_to_that(store_url: str) ->
     check_requests(model)
 
 
+async def test_what_the_hook_shows_is_kept_when_the_user_has_moved_on(store_url: str) -> None:
+    def on_recovery_boot(self: Any, event: Any) -> None:
+        event.writer.data("recovered", {"cause": event.cause}, id="r")
+
+    members = {"on_recovery_boot": on_recovery_boot}
+    Talker = moving_on(answering(SLOW, "Second."), "u2", **members)
+    await break_off(store_url, Talker, "u1", after=2.5)
+    Talker.says_more = True
+    async with hosting(Talker, url=store_url, life="2") as host:
+        told = Told(host)
+        a = await wait_for(host, Talker)
+        assert told.decided == [(21, "splice", "deploy")]
+        shown = [part for part in (await a.get_messages())[1].parts if part["type"] != "text"]
+        assert {"type": "data-recovered", "id": "r", "data": {"cause": "deploy"}} in shown
+        check_stream(await stored(host, ADDRESS), "s1", "one two ")
+
+
 async def test_what_had_said_nothing_is_answered_before_what_came_since(store_url: str) -> None:
     Talker = moving_on(ScriptedModel(SLOW), "u2")
     await break_off(store_url, Talker, "u1", after=0.5)

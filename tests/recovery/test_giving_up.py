@@ -17,6 +17,7 @@ from interruptions import (
     chunks_read,
     incidents,
     talker,
+    tell_nobody,
     transcript,
     wait_for,
 )
@@ -180,6 +181,7 @@ async def test_an_agent_that_dies_while_it_starts_gives_up_what_it_was_doing(
     Talker.is_broken = True
     for life in range(2, 5):
         async with hosting(Talker, url=store_url, life=str(life), shutdown_timeout=0) as host:
+            tell_nobody(host)
             await asyncio.sleep(1)
             assert await rows(host, "boots", "strikes") == [(life - 1,)]
     Talker.is_broken = False
@@ -220,6 +222,22 @@ async def test_a_boot_that_comes_to_its_end_clears_the_strikes(store_url: str) -
         await wait_for(host, Talker)
         assert await inbox(host, "outcome") == [("completed",)]
     assert len(model.requests) == 9
+
+
+@pytest.mark.invariant("G11")
+async def test_a_host_that_is_stopped_while_a_hook_thinks_is_no_death(store_url: str) -> None:
+    async def on_chat_recovery(self: Any, context: Any) -> None:
+        await asyncio.sleep(5)
+
+    Talker = talker(ScriptedModel(SLOW), on_chat_recovery=on_chat_recovery)
+    await break_off(store_url, Talker, "u1", after=0.5)
+    for life in range(2, 8):
+        async with hosting(Talker, url=store_url, life=str(life), shutdown_timeout=0) as host:
+            await asyncio.sleep(1)
+            assert await rows(host, "boots", "strikes") == [(1,)]
+    async with hosting(Talker, url=store_url, life="8") as host:
+        await wait_for(host, Talker)
+        assert await inbox(host, "outcome") == [("completed",)]
 
 
 # --- what is seen and told -----------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from outlast import Agent, FiberContext, FiberRecoveryContext, Host
-from outlast.testing import Death, Outcome, crash_sweep
+from outlast import Agent, FiberContext, FiberRecoveryContext, Host, Think, tool
+from outlast.testing import Death, Outcome, ScriptedModel, crash_sweep
 from outlast.testing.death import Life
 
 acts: list[str] = []
@@ -210,3 +210,33 @@ async def test_a_run_that_differs_each_time_is_refused() -> None:
 
     with pytest.raises(AssertionError, match="not the same in every run"):
         await crash_sweep(agents=[Careless], drive=fickle, check=fine)
+
+
+class Mailer(Think):
+    model = ScriptedModel("never asked")
+
+    @tool
+    async def send_mail(self, to: str) -> str:
+        outbox.append(to)
+        return "sent"
+
+
+outbox: list[str] = []
+
+
+async def test_the_model_of_a_sweep_is_another_one() -> None:
+    model = ScriptedModel.calls("send_mail", to="a@b.c").then("Done.")
+    most = 0
+
+    async def drive(host: Host) -> None:
+        await host.get(Mailer, "a").submit_messages("mail them", idempotency_key="m1")
+        await host.until_settled()
+
+    def check(outcome: Outcome) -> None:
+        nonlocal most
+        assert len(outbox) <= 1
+        most = max(most, len(outbox))
+
+    await crash_sweep(agents=[Mailer], model=model, drive=drive, check=check, reset=outbox.clear)
+    assert most == 1
+    assert Mailer.model.requests == []

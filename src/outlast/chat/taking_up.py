@@ -336,9 +336,11 @@ class TakingUp:
             entry = self._inbox.current(entry) or entry  # cancelled in the meantime?
             if outcome == "interrupted" and entry.cancelled is not None:
                 outcome, error = "aborted", entry.cancelled
+            for chunk in () if verdict is None else verdict.chunks:
+                builder.apply(chunk)
             said = without_waiting(builder.message(), (), ENDED)
             message = cleaned(said, error=INTERRUPTED)  # half a call is not kept
-            for chunk in partial.seam():
+            for chunk in (*partial.seam(), *(() if verdict is None else verdict.chunks)):
                 stream.append(chunk)
             is_error = outcome in ("error", "interrupted")
             stream.append(encoder.error(error or "") if is_error else encoder.abort(error))

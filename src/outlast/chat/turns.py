@@ -338,6 +338,7 @@ class Turns:
     async def mark(self, cause: str) -> None:
         """The process is about to end: the turn that runs is interrupted by this."""
         self.leaving.host_stops()
+        await self.boot_failed()
         turn = self.running
         if turn is not None:
             note = self.incidents.note_cause(turn.request_id, cause)

@@ -8,9 +8,11 @@ import random
 import secrets
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 from outlast.host.host import Host
 from outlast.testing.death import Death, Drive, Life
@@ -48,6 +50,7 @@ async def crash_sweep(
     drive: Drive,
     check: Check,
     reset: Callable[[], Any] | None = None,
+    model: Any = None,
     store: str | None = None,
     mode: Mode = "commits",
     seed: int = 0,
@@ -60,6 +63,7 @@ async def crash_sweep(
     dies; then a new host on the same store, `drive(host)` again to its end, and `check(outcome)`. A host
     dies twice per commit, before COMMIT and after it. Time is virtual, ids are the same in every run.
 
+    `model` is the model of all chat agents among them, for as long as the sweep takes.
     `store`: none for a temporary SQLite file, or a PostgreSQL URL (each run gets a schema of its own).
     `mode`: "commits" gives every batch its own transaction, so that the points are the same in every
     run; "groups" commits in real groups, of sizes that `seed` decides; "twice" dies again in the second
@@ -98,7 +102,18 @@ async def crash_sweep(
     ```
     """
     sweep = _Sweep(agents, drive, check, reset, store, mode, seed, sample, host_options)
-    return await asyncio.to_thread(sweep.run)
+    with _modelled(agents, model):
+        return await asyncio.to_thread(sweep.run)
+
+
+@contextmanager
+def _modelled(agents: Sequence[type[Any]], model: Any) -> Iterator[None]:
+    """The same classes, with another model."""
+    with ExitStack() as stack:
+        for each in agents:
+            if model is not None and hasattr(each, "get_model"):
+                stack.enter_context(patch.object(each, "model", model))
+        yield
 
 
 class _Sweep:
