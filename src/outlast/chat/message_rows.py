@@ -89,6 +89,29 @@ ROOTS = Query.same(
     "SELECT id, parent, body FROM messages WHERE agent = ? AND parent IS NULL ORDER BY number",
     bulk=True,
 )
+# Which messages stand in one another's place.
+FORKS = Query.same("SELECT id, parent FROM messages WHERE agent = ? ORDER BY number", bulk=True)
+# The first message of each agent whose address begins like this, with when it got its last one.
+CONVERSATIONS = Query.same(
+    """
+    SELECT messages.agent, known.last_at, messages.body
+    FROM (
+        SELECT agent, min(number) AS first, max(created_at) AS last_at FROM messages
+        WHERE substr(agent, 1, ?) = ? GROUP BY agent ORDER BY last_at DESC LIMIT ?
+    ) AS known
+    JOIN messages ON messages.agent = known.agent AND messages.number = known.first
+    ORDER BY known.last_at DESC
+    """,
+    bulk=True,
+)
+SAYING = Query.same(
+    """
+    SELECT agent, id, role, created_at, body FROM messages
+    WHERE substr(agent, 1, ?) = ? AND lower(body) LIKE ? ESCAPE '!'
+    ORDER BY created_at DESC, number DESC LIMIT ?
+    """,
+    bulk=True,
+)
 # UNION, not UNION ALL: parents that go round in a circle must not make it endless.
 NEWEST_BELOW = Query.same(
     """

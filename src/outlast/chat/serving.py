@@ -61,6 +61,10 @@ class Serving:
         """Whether anything was ever asked."""
         return self._inbox.last_seq > 0
 
+    async def forks(self) -> dict[str, list[str]]:
+        """Which messages that are shown have others in their place: their ids, in order."""
+        return await self._transcript.forks()
+
     def situation(self) -> Situation:
         started = self._turns.started()
         running = None if started is None else started.request_id

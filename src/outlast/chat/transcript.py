@@ -274,6 +274,16 @@ class Transcript:
         )
         return [message for row in siblings if (message := self._decoded(row)) is not None]
 
+    async def forks(self) -> dict[str, list[str]]:
+        """The messages of the path that have others in their place: all of these, in order."""
+        found = await self._activation.store.fetch(rows.FORKS, self._agent)
+        siblings: dict[str | None, list[str]] = {}
+        for id, parent in found:
+            siblings.setdefault(parent, []).append(id)
+        shown = {message.get("id") for message in self.path}
+        groups = (group for group in siblings.values() if len(group) > 1)
+        return {id: group for group in groups for id in group if id in shown}
+
     async def newest_below(self, id: str) -> str | None:
         """The last message that was stored below this one, or itself; None: there is no such message."""
         agent = self._agent

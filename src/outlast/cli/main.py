@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from outlast.cli.commands import inspecting, operating
+from outlast.cli.demo import demo
 from outlast.cli.loading import CannotLoad
 
 app = typer.Typer(
@@ -19,6 +20,9 @@ app = typer.Typer(
 @app.callback()
 def main() -> None:
     """Chat agents that outlast the process they run in."""
+
+
+app.command()(demo)
 
 
 @app.command()

@@ -19,9 +19,12 @@ from outlast.core.errors import HostStopped
 from outlast.host import causes
 from outlast.host.address import Address
 from outlast.host.host import Host
+from outlast.server import pages
+from outlast.server.activity import Activity
 from outlast.server.connection import TRY_AGAIN, Connection
 from outlast.server.http import answer
 from outlast.server.limits import Limits
+from outlast.server.pages import Page
 from outlast.server.room import Room, Rooms
 from outlast.server.routing import PREFIX, NoSuchAgent, Target, resolve
 from outlast.server.socket import Socket
@@ -55,7 +58,8 @@ class App:
 
     `auth` is given each request or handshake and returns who it is, or None to refuse. `authorize` is asked
     whether that principal may do something (`connect`, `request`) with the agent at an address. Browsers of
-    other origins than the server's own are refused, unless `origins` names them ("*": all).
+    other origins than the server's own are refused, unless `origins` names them ("*": all). `ui` serves the
+    chat page at `/`: True, or a `Page` that says what is on it.
 
     `inspector` serves what is in the store to those whom `authorize` lets `inspect` it (it is asked with no
     address); without `auth`, to this machine alone.
@@ -72,11 +76,14 @@ class App:
         prefix: str = PREFIX,
         limits: Limits | None = None,
         inspector: bool = False,
+        ui: bool | Page = False,
         **host_options: Any,
     ) -> None:
         self._options = host_options
         self.rooms = Rooms()
         self.limits = limits or Limits()
+        self.page: Page | None = ui if isinstance(ui, Page) else Page() if ui else None
+        self._activity = Activity()
         self._agents = agents
         self._auth = auth
         self._authorize = authorize
@@ -104,6 +111,8 @@ class App:
         if self.host.cause is None:
             self.host.cause = causes.from_environment()
         self.host.on_upgrade = self.host.on_upgrade or self.on_upgrade
+        if self.page is not None and self.page.dev:
+            self._activity.attach(self.host)
         await self.host.start()
         try:
             self._is_ready = True
@@ -253,6 +262,8 @@ class App:
         below = _raw_path(request.scope)
         if self._inspector is not None and below.startswith(f"{INSPECTOR}/"):
             return await self._inspect(request, below.removeprefix(f"{INSPECTOR}/"))
+        if self.page is not None and pages.is_page(_raw_path(request.scope)):
+            return await self._answer_page(request, self.page)
         try:
             target = self._target(request)
         except NoSuchAgent:
@@ -270,6 +281,31 @@ class App:
         except Exception:
             response = JSONResponse({"error": self._failed(request.method, request)}, 500)
         return self._with_cors(request, response)
+
+    async def _answer_page(self, request: Request, page: Page) -> Response:
+        """The page itself is for everybody; what it asks, for those who may come in."""
+        path = _raw_path(request.scope)
+        if request.method == "POST" and self._is_foreign(request):
+            return JSONResponse({"error": "origin not allowed"}, 403)
+        try:
+            if self._auth is not None and not pages.is_public(path):
+                principal = await _told(self._auth, request)
+                if principal is None or principal is False:
+                    return JSONResponse({"error": "unauthorized"}, 401)
+            site = pages.Site(
+                page,
+                self.host,
+                self._agents,
+                self._prefix,
+                self.limits,
+                self._activity,
+                self._leaving,
+            )
+            return await pages.answer(site, request, path)
+        except HostStopped:
+            return JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
+        except Exception:
+            return JSONResponse({"error": self._failed(request.method, request)}, 500)
 
     async def _answer_for(self, request: Request, target: Target) -> Response:
         principal = await self._principal(request, target, "request")

@@ -7,6 +7,8 @@
 | `GET …/chat/stream` | the same of the turn that runs, from `Last-Event-ID` on; 204 when there is none |
 | `POST …/chat/stop` | stops a request, or the one that runs |
 | `POST …/chat/tool-result`, `…/tool-approval` | answers an open call |
+| `GET …/chat/branches` | which messages have others in their place: their ids, in order |
+| `POST …/chat/branch` | goes on with another one of them |
 | `DELETE …/chat` | clears the conversation |
 | `POST …/submissions` | 202 and the submission; `Idempotency-Key` |
 | `GET …/submissions/{id}` | how it stands |
@@ -98,6 +100,13 @@ async def _chat(
         case "DELETE", ("chat",):
             await agent.clear_messages()
             return Response(status_code=204)
+        case "GET", ("chat", "branches"):
+            return JSONResponse(
+                {"branches": await agent._serving.forks()}, headers={"cache-control": "no-store"}
+            )
+        case "POST", ("chat", "branch"):
+            body = await _body(request, limits)
+            return JSONResponse({"selected": await agent.select_branch(_text(body, "messageId"))})
         case "POST", ("chat", "tool-result"):
             return await _tool_result(agent, request, limits)
         case "POST", ("chat", "tool-approval"):

@@ -1,0 +1,88 @@
+"""The agent of the demo."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from outlast.chat.think import Think
+from outlast.chat.tools import ToolCall, tool
+from outlast.core.clock import SystemClock
+from outlast.demo.model import EmbeddedModel
+from outlast.demo.settings import EMBEDDED, DemoSettings
+from outlast.server.pages import Page, Suggestion
+
+WAY = 2.5  # seconds to the post box, and as many back: time enough to kill the server
+POSTCARDS = "postcards.txt"
+
+PROMPT = """You are the assistant of a demo of outlast, a framework for agents that outlast the process
+they run in. Your users press a button that kills your server while you answer. Answer at length when you are
+asked for something long. Use your tools when you are asked to: send_postcard, delete_files, browser_time.
+When the outcome of a call is unknown, say so, and do not make it again by yourself."""
+
+SUGGESTIONS: Sequence[Suggestion] = (
+    Suggestion(
+        "Tell me a long story", "Tell me a long story.", "Then kill the server in the middle of it"
+    ),
+    Suggestion(
+        "Send a postcard", "Send a postcard.", "Counted in a file: never sent twice by itself"
+    ),
+    Suggestion("Delete my files", "Delete my files.", "Asks for your approval first"),
+    Suggestion(
+        "What is my time?", "What time is it in my browser?", "A tool that runs on this page"
+    ),
+    Suggestion(
+        "Think hard",
+        "Think hard: can something be fast and safe?",
+        "Shows its reasoning as it goes",
+    ),
+    Suggestion("Show me code", "Show me code.", "Code, a table, and how to build this"),
+)
+
+PAGE = Page(
+    title="outlast",
+    intro="Ask for something long. While it is being answered, press “Kill the server”: that is a real "
+    "kill -9. Then watch the sentence finish.",
+    suggestions=SUGGESTIONS,
+    browser_tools=("browser_time",),
+    dev=True,
+    demo=True,
+)
+
+
+class Assistant(Think):
+    """Tools of every kind: one with a counted side effect, one that asks, one that runs in the browser."""
+
+    system_prompt = PROMPT
+    settings = DemoSettings()
+
+    def get_model(self) -> Any:
+        """The embedded model, unless another one was asked for."""
+        named = self.settings.model
+        return EmbeddedModel(self.settings.pace) if named == EMBEDDED else named
+
+    @tool(effect="once")
+    async def send_postcard(self, to: str, text: str, call: ToolCall) -> dict[str, Any]:
+        """Send a postcard. Each one is a line in a file, so that they can be counted."""
+        way = WAY * min(1.0, self.settings.pace / 0.05)
+        await asyncio.sleep(way)
+        file = self.settings.folder / POSTCARDS
+        count = await asyncio.to_thread(_post, file, f"{SystemClock().now()} {to}: {text}")
+        await asyncio.sleep(way)
+        return {"sent": True, "postcards_sent": count, "file": str(file)}
+
+    @tool(needs_approval=True)
+    async def delete_files(self, folder: str) -> dict[str, Any]:
+        """Delete the files in a folder. (It only says so: nothing is ever deleted.)"""
+        await asyncio.sleep(min(1.0, self.settings.pace * 10))
+        return {"folder": folder, "deleted": 3, "really": False}
+
+
+def _post(file: Path, line: str) -> int:
+    """Add a line, and count them."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as postcards:
+        postcards.write(f"{line}\n")
+    return len(file.read_text(encoding="utf-8").splitlines())

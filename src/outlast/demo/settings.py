@@ -1,0 +1,52 @@
+"""What the demo was asked for. It travels to the workers in the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+PREFIX = "OUTLAST_DEMO_"
+PACE = 0.085  # seconds a word: as fast as one reads
+KEYS = {  # whose key is set, and the model that is used then
+    "ANTHROPIC_API_KEY": "anthropic:claude-haiku-4-5",
+    "OPENAI_API_KEY": "openai:gpt-5-mini",
+    "GOOGLE_API_KEY": "google:gemini-2.5-flash",
+    "GEMINI_API_KEY": "google:gemini-2.5-flash",
+}
+EMBEDDED = "embedded"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """`model` is a name of Pydantic AI's, or "embedded"."""
+
+    model: str = EMBEDDED
+    folder: Path = Path(".outlast")
+    pace: float = PACE
+
+    def variables(self) -> dict[str, str]:
+        """For the environment of the workers."""
+        return {
+            f"{PREFIX}MODEL": self.model,
+            f"{PREFIX}FOLDER": str(self.folder),
+            f"{PREFIX}PACE": str(self.pace),
+        }
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str] | None = None) -> Self:
+        given = os.environ if variables is None else variables
+        return cls(
+            given.get(f"{PREFIX}MODEL") or EMBEDDED,
+            Path(given.get(f"{PREFIX}FOLDER") or ".outlast"),
+            float(given.get(f"{PREFIX}PACE") or PACE),
+        )
+
+
+def model_for(wanted: str | None, variables: Mapping[str, str]) -> str:
+    """The model to use: the one that was asked for, one whose key is set, or the embedded one."""
+    if wanted:
+        return wanted
+    return next((model for key, model in KEYS.items() if variables.get(key)), EMBEDDED)

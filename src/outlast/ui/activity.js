@@ -1,0 +1,198 @@
+// What the server is doing, in a line; and after a kill, step by step.
+
+import { durationText, h, icon, setText } from "./dom.js";
+
+const CAUSES = { crashed: "the last one crashed", oom: "the last one ran out of memory", deploy: "the last one was asked to stop" };
+const ACTIONS = { continue: "go on with the answer", retry: "ask the model again", finalise: "store the finished answer", abort: "stop", seal: "give up" };
+
+/** An event in a few words; null: it is not worth a line. */
+export function described(event) {
+  const tool = event.tool_name;
+  switch (event.name) {
+    case "host:started":
+      return `worker ${event.pid} started${CAUSES[event.cause] ? `; ${CAUSES[event.cause]}` : ""}`;
+    case "inbox:accepted":
+      return event.kind === "continue" ? "going on with the answer" : "message stored";
+    case "chat:turn:start":
+      return event.attempt > 1 ? `answering, attempt ${event.attempt}` : "answering";
+    case "chat:turn:finish":
+      return event.status === "completed" ? `answer stored after ${durationText(event.duration_ms)}` : `answer ended: ${event.status}`;
+    case "tool:start":
+      return `running ${tool} (effect: ${event.effect})`;
+    case "tool:finish":
+      return event.outcome === "unknown" ? `${tool} was cut off: its outcome is unknown` : `${tool}: ${event.outcome} after ${durationText(event.elapsed_ms)}`;
+    case "tool:result":
+      return `${tool}: result from the browser stored`;
+    case "tool:approval":
+      return `${tool}: ${event.approved ? "approved" : "denied"}, and stored`;
+    case "chat:recovery:detected":
+      return "found an answer that was cut off";
+    case "chat:recovery:decision":
+      return `decided: ${ACTIONS[event.action] ?? event.action}${event.why ? ` (${event.why})` : ""}`;
+    case "chat:recovery:completed":
+      return "the answer has come to its end after all";
+    case "chat:recovery:exhausted":
+      return "the answer is given up";
+    case "chat:recovery:attempt":
+    case "chat:recovery:scheduled":
+    case "inbox:claimed":
+    case "inbox:acked":
+    case "message:request":
+    case "message:response":
+    case "lifecycle:activated":
+    case "state:update":
+      return null;
+    case "lifecycle:evicted":
+      return "the agent sleeps; everything is stored";
+    case "cancel:recorded":
+      return "stopping";
+    case "message:clear":
+      return "conversation deleted";
+    default:
+      return event.name.replaceAll(":", " ");
+  }
+}
+
+/** Reads the server's events while the tab is seen: a browser has few connections to share among tabs. */
+export class Activity extends EventTarget {
+  #url;
+  #source = null;
+  #last = null; // of which process which event was the last one: {pid, seq}
+
+  constructor(url) {
+    super();
+    this.#url = url;
+    this.pid = null;
+    this.listen = this.listen.bind(this);
+    document.addEventListener("visibilitychange", this.listen);
+    this.listen();
+  }
+
+  close() {
+    document.removeEventListener("visibilitychange", this.listen);
+    this.#source?.close();
+    this.#source = null;
+    clearTimeout(this.timer);
+  }
+
+  listen() {
+    if (document.hidden) {
+      this.#source?.close();
+      this.#source = null;
+    } else if (!this.#source) this.#open();
+  }
+
+  #open() {
+    clearTimeout(this.timer);
+    const source = (this.#source = new EventSource(this.#url));
+    source.addEventListener("message", ({ data }) => this.#hear(JSON.parse(data)));
+    source.addEventListener("error", () => {
+      if (source !== this.#source) return;
+      source.close(); // its own pause is too long for what is to be seen here
+      this.#source = null;
+      this.timer = setTimeout(this.listen, 250);
+    });
+  }
+
+  #hear(event) {
+    if (event.name === "host:started") {
+      if (this.pid === event.pid) return;
+      this.pid = event.pid;
+      this.#last = 0;
+    } else if (event.seq <= this.#last) return;
+    this.#last = event.seq;
+    this.dispatchEvent(new CustomEvent("event", { detail: event }));
+  }
+}
+
+/** The line at the foot of the page. */
+export class Line {
+  constructor(node) {
+    this.node = node;
+    this.dot = h("span", { class: "dot" });
+    this.pid = h("span", { class: "pid" });
+    this.text = h("span", { class: "text" });
+    node.replaceChildren(this.dot, this.pid, this.text);
+  }
+
+  show(connection, pid, text) {
+    this.node.dataset.connection = connection;
+    setText(this.pid, pid ? `worker ${pid}` : "");
+    setText(this.text, text);
+  }
+}
+
+/** What happens after a kill, with the time of each step. */
+export class Rescue {
+  #since = null;
+  #wall = 0;
+  #steps = new Map();
+  #timer = null;
+
+  constructor(node, announce) {
+    this.announce = announce;
+    this.list = h("ol", {});
+    this.clock = h("span", { class: "clock" });
+    this.title = h("span", { class: "rescue-title" });
+    const close = h("button", { type: "button", class: "icon-button", "aria-label": "Close", title: "Close", onclick: () => this.#hide() }, icon("close"));
+    this.node = node;
+    node.replaceChildren(h("div", { class: "rescue-head" }, icon("bolt"), this.title, this.clock, close), this.list);
+  }
+
+  get isOn() {
+    return this.#since !== null;
+  }
+
+  has(key) {
+    return this.isOn && this.#steps.has(key);
+  }
+
+  begin(pid, wasBusy) {
+    this.#since = performance.now();
+    this.#wall = Date.now();
+    this.wasBusy = wasBusy;
+    this.#steps.clear();
+    this.list.replaceChildren();
+    this.node.hidden = false;
+    this.node.dataset.state = "on";
+    clearTimeout(this.#timer);
+    setText(this.title, "Killed. Watch what happens.");
+    this.step("kill", `kill -9 ${pid ?? ""}`.trim(), "the process is gone: no goodbye, nothing tidied up");
+    this.#tick();
+  }
+
+  /** A step is told once. `at`: when it happened by the server's clock, if that is known. */
+  step(key, title, note = "", at = null) {
+    if (!this.isOn || this.#steps.has(key)) return;
+    const seen = performance.now() - this.#since;
+    const told = at === null ? seen : at - this.#wall;
+    const ms = at !== null && told >= 0 && told <= seen + 50 ? told : seen; // another machine's clock says nothing
+    const item = h("li", {}, h("span", { class: "at" }, `${(ms / 1000).toFixed(2)} s`), h("span", {}, h("strong", {}, title), note ? h("small", {}, ` ${note}`) : null));
+    this.#steps.set(key, { ms, item });
+    const ordered = [...this.#steps.values()].sort((one, other) => one.ms - other.ms);
+    this.list.replaceChildren(...ordered.map((each) => each.item));
+    this.list.scrollTop = this.list.scrollHeight;
+  }
+
+  end(title) {
+    if (!this.isOn) return;
+    const took = (performance.now() - this.#since) / 1000;
+    this.#since = null;
+    this.node.dataset.state = "over";
+    setText(this.title, title);
+    setText(this.clock, `${took.toFixed(1)} s`);
+    this.announce(title);
+    this.#timer = setTimeout(() => this.#hide(), 30000);
+  }
+
+  #tick() {
+    if (!this.isOn) return;
+    setText(this.clock, `${((performance.now() - this.#since) / 1000).toFixed(1)} s`);
+    setTimeout(() => this.#tick(), 100);
+  }
+
+  #hide() {
+    this.#since = null;
+    this.node.hidden = true;
+  }
+}

@@ -1,0 +1,337 @@
+// The page: puts the parts together, and keeps them in step with the conversation.
+
+import { Activity, described, Line, Rescue } from "./activity.js";
+import { Chat } from "./chat.js";
+import { Composer } from "./composer.js";
+import { h, icon, newId, setText } from "./dom.js";
+import { textOf } from "./messages.js";
+import { Known, Sidebar } from "./sidebar.js";
+import { BROWSER_TOOLS } from "./tools.js";
+import { Transcript } from "./transcript.js";
+
+const $ = (id) => document.getElementById(id);
+const root = new URL(".", document.baseURI);
+const query = location.search; // tokens and the like go along with whatever is asked
+
+const site = await about();
+const agent = site.agents.find((each) => each.path === new URLSearchParams(query).get("agent")) ?? site.agents[0];
+const tools = Object.fromEntries(site.browserTools.filter((name) => name in BROWSER_TOOLS).map((name) => [name, BROWSER_TOOLS[name]]));
+
+let chat = null;
+let activity = null;
+let isDrawn = true;
+let revealing = null; // the message to be brought into sight, once it is there
+let doing = "";
+
+/** The page can be there before its server is: it asks until it is told. */
+async function about() {
+  for (let wait = 200; ; wait = Math.min(wait * 1.6, 4000)) {
+    try {
+      const response = await fetch(new URL("_outlast/page", root));
+      if (response.ok) return await response.json();
+    } catch {
+      // not yet
+    }
+    await new Promise((resolve) => setTimeout(resolve, wait));
+  }
+}
+
+/** Asks the server for what only a server in development tells; null: it does not. */
+async function ask(what, given = {}) {
+  if (!site.dev) return null;
+  const url = new URL(`_outlast/${what}`, root);
+  url.search = query;
+  for (const [name, value] of Object.entries({ agent: agent.path, ...given })) url.searchParams.set(name, value);
+  try {
+    const response = await fetch(url);
+    return response.ok ? await response.json() : null;
+  } catch {
+    return null;
+  }
+}
+
+// --- what is said to those who do not see ----------------------------------------------------------------------------
+
+function announce(text) {
+  setText($("announcer"), text);
+}
+
+function complain(text) {
+  const note = h("div", { class: "note", role: "alert" }, icon("warning"), h("p", {}, text));
+  $("notes").append(note);
+  setTimeout(() => note.remove(), 8000);
+}
+
+// --- the parts -------------------------------------------------------------------------------------------------------
+
+const known = new Known(agent?.path ?? "");
+const actions = {
+  regenerate: (id) => chat.regenerate(id),
+  edit: (id, parts) => chat.edit(id, parts),
+  select: (id) => chat.select(id),
+  approve: (id, approved) => {
+    chat.approve(id, approved);
+    announce(approved ? "Approved" : "Denied");
+  },
+  changed: () => draw()
+};
+const transcript = new Transcript({ scroller: $("scroller"), list: $("messages"), tail: $("tail"), latest: $("latest") }, actions);
+const sidebar = new Sidebar({ list: $("conversations"), search: $("search") }, known, { open, ask, messages: () => chat?.messages ?? [] });
+const composer = new Composer(
+  { form: $("composer"), area: $("area"), shelf: $("shelf"), picker: $("picker"), attach: $("attach"), send: $("send"), stop: $("stop"), drop: document.body },
+  {
+    send: (parts) => {
+      chat.send(parts);
+      transcript.follow();
+    },
+    stop: () => chat.stop(),
+    complain
+  }
+);
+composer.limit = Math.round(site.limits.message * 0.9);
+const line = new Line($("line"));
+const rescue = new Rescue($("rescue"), announce);
+
+// --- conversations ---------------------------------------------------------------------------------------------------
+
+function open(name, messageId = null) {
+  revealing = messageId;
+  showSidebar(false);
+  if (chat?.name === name) return draw();
+  chat?.close();
+  activity?.close();
+  const hash = `#${encodeURIComponent(name)}`;
+  if (location.hash !== hash) history.pushState(null, "", hash);
+  sidebar.current = name;
+  transcript.reset();
+  chat = new Chat({ root, prefix: site.prefix, agent: agent.path, name, query, tools });
+  const mine = chat;
+  chat.addEventListener("change", () => mine === chat && changed());
+  chat.addEventListener("chunk", ({ detail }) => mine === chat && heardChunk(detail));
+  chat.addEventListener("ended", ({ detail }) => mine === chat && ended(detail.outcome));
+  follow(name);
+  sidebar.show();
+  return draw();
+}
+
+const named = () => {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return location.hash.slice(1);
+  }
+};
+
+function openNew() {
+  open(newId(5));
+  $("area").focus();
+}
+
+let wasConnected = true;
+function changed() {
+  const first = chat.messages.find((message) => message.role === "user");
+  if (first) remember(first);
+  const isConnected = chat.connection === "open";
+  if (isConnected !== wasConnected) {
+    wasConnected = isConnected;
+    if (rescue.isOn) {
+      if (isConnected) rescue.step("back", "This page is connected again");
+      else rescue.step("lost", "This page has lost its connection");
+      if (isConnected && !rescue.wasBusy) setTimeout(() => rescue.end("Back. Nothing was being answered."), 600);
+    } else announce(isConnected ? "Connected" : "The connection is lost");
+  }
+  draw();
+}
+
+function remember(first) {
+  const title = textOf(first).replaceAll(/\s+/g, " ").slice(0, 80) || first.parts[0]?.filename || "";
+  const before = known.list.find((each) => each.name === chat.name);
+  if (before?.title !== title) known.remember(chat.name, title);
+}
+
+function heardChunk(chunk) {
+  if (rescue.has("back") && (chunk.type === "text-delta" || chunk.type === "reasoning-delta")) {
+    rescue.step("on", "The answer goes on", "with the very next word");
+  }
+}
+
+function ended(outcome) {
+  const last = chat.messages.at(-1);
+  const isAsking = last?.parts?.some((part) => part.state === "approval-requested");
+  announce(isAsking ? "A call needs your approval" : outcome === "completed" ? "The answer is complete" : `The answer has ended: ${outcome}`);
+  rescue.end(outcome === "completed" ? "The answer is complete. Nothing was lost." : `The answer has ended: ${outcome}.`);
+  sidebar.refresh();
+}
+
+// --- drawing ---------------------------------------------------------------------------------------------------------
+
+/** Once a frame, however much has happened. */
+function draw() {
+  if (!isDrawn) return;
+  isDrawn = false;
+  const paint = () => {
+    isDrawn = true;
+    paintNow();
+  };
+  if (document.hidden) setTimeout(paint, 200);
+  else requestAnimationFrame(paint);
+}
+
+const CONNECTION = { connecting: "Connecting…", open: "Connected", lost: "Reconnecting…", refused: "Refused" };
+
+function paintNow() {
+  const { messages } = chat;
+  const isEmpty = messages.length === 0 && chat.isLoaded;
+  $("welcome").hidden = !isEmpty;
+  document.body.classList.toggle("is-empty", isEmpty);
+  transcript.show(chat);
+  const isBusy = chat.busy !== null;
+  composer.show(isBusy);
+  const state = chat.connection === "open" && chat.isRecovering && isBusy ? "recovering" : chat.connection;
+  $("connection").dataset.state = state;
+  setText($("connection-text"), state === "recovering" ? "Recovering…" : CONNECTION[state]);
+  if (state === "refused") $("connection").title = chat.refusal;
+  const first = messages.find((message) => message.role === "user");
+  const title = (first && textOf(first).replaceAll(/\s+/g, " ").slice(0, 80)) || "New conversation";
+  setText($("title"), title);
+  document.title = first ? `${title} · ${site.title}` : site.title;
+  $("clear").disabled = messages.length === 0;
+  line.show(state, site.dev ? (activity?.pid ?? site.pid) : null, state === "open" ? doing || "ready" : CONNECTION[state] ?? "recovering…");
+  if (revealing !== null && transcript.reveal(revealing)) revealing = null;
+}
+
+// --- what the server is doing ----------------------------------------------------------------------------------------
+
+function follow(name) {
+  doing = "";
+  if (!site.dev) return;
+  const url = new URL("_outlast/activity", root);
+  url.search = query;
+  url.searchParams.set("agent", agent.path);
+  url.searchParams.set("name", name);
+  activity = new Activity(url);
+  const mine = activity;
+  activity.addEventListener("event", ({ detail }) => mine === activity && heard(detail));
+}
+
+function heard(event) {
+  const text = described(event);
+  if (text !== null) doing = text;
+  if (event.name === "tool:finish" && event.elapsed_ms > 0) chat.durations.set(event.tool_call_id, { ms: event.elapsed_ms });
+  switch (event.name) {
+    case "host:started":
+      rescue.step("start", `A new worker is up: ${event.pid}`, event.cause === "crashed" ? "it was told that the last one crashed" : "", event.at);
+      break;
+    case "chat:recovery:detected":
+      rescue.step("found", "It has found the answer that was cut off", "", event.at);
+      break;
+    case "tool:finish":
+      if (event.outcome === "unknown") rescue.step("unknown", `${event.tool_name}: unknown`, "it may have happened; it is not repeated", event.at);
+      break;
+    case "chat:recovery:decision":
+      rescue.step("decided", `Decision: ${ACTION[event.action] ?? event.action}`, event.why ?? "", event.at);
+      break;
+    default:
+  }
+  draw();
+}
+
+const ACTION = { continue: "go on where it stopped", retry: "ask the model again", finalise: "store what is complete" };
+
+async function kill() {
+  rescue.begin(activity?.pid ?? site.pid, chat.busy !== null);
+  announce("The server was killed");
+  try {
+    const response = await fetch(new URL(`_outlast/kill${query}`, root), { method: "POST" });
+    if (!response.ok) complain((await response.json()).error);
+  } catch {
+    // that is how a killed server answers
+  }
+}
+
+// --- everything around it --------------------------------------------------------------------------------------------
+
+function showSidebar(isShown) {
+  document.body.classList.toggle("shows-sidebar", isShown);
+  $("menu").setAttribute("aria-expanded", String(isShown));
+  if (isShown) $("search").focus();
+}
+
+const THEMES = ["system", "light", "dark"];
+const THEME_ICON = { system: "system", light: "sun", dark: "moon" };
+function setTheme(theme) {
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  $("theme").replaceChildren(icon(THEME_ICON[theme]));
+  $("theme").setAttribute("aria-label", `Theme: ${theme}`);
+  $("theme").title = `Theme: ${theme}`;
+  $("theme").value = theme;
+  try {
+    localStorage.setItem("outlast.theme", theme);
+  } catch {
+    // then it is for this visit
+  }
+}
+
+function welcome() {
+  setText($("welcome-title"), site.demo ? "Kill me while I answer." : "What shall we talk about?");
+  setText($("welcome-text"), site.intro || "Ask anything.");
+  for (const { label, text, note } of site.suggestions) {
+    $("suggestions").append(
+      h("li", {}, h("button", { type: "button", class: "suggestion", onclick: () => chat.send([{ type: "text", text }]) }, h("strong", {}, label), note ? h("span", {}, note) : null))
+    );
+  }
+}
+
+for (const [id, name] of Object.entries({ menu: "menu", attach: "attach", send: "send", stop: "stop", clear: "trash", new: "plus", latest: "down", kill: "bolt", "search-icon": "search" })) {
+  $(id).prepend(icon(name));
+}
+$("kill").hidden = !site.dev;
+$("line").hidden = !site.dev;
+if (site.inspector) {
+  $("inspector").hidden = false;
+  $("inspector").href = site.inspector;
+  $("inspector").prepend(icon("inspect"));
+}
+setTheme(THEMES.includes(localStorage.getItem("outlast.theme")) ? localStorage.getItem("outlast.theme") : "system");
+setText($("brand"), site.title);
+if (site.agents.length > 1) {
+  $("agents").hidden = false;
+  $("agents").append(...site.agents.map((each) => h("option", { value: each.path, selected: each.path === agent.path }, each.kind)));
+  $("agents").addEventListener("change", () => (location.href = `?agent=${encodeURIComponent($("agents").value)}`));
+}
+$("menu").addEventListener("click", () => showSidebar(!document.body.classList.contains("shows-sidebar")));
+$("shade").addEventListener("click", () => showSidebar(false));
+$("new").addEventListener("click", openNew);
+$("kill").addEventListener("click", kill);
+$("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf($("theme").value) + 1) % THEMES.length]));
+$("clear").addEventListener("click", () => $("sure").showModal());
+$("sure").addEventListener("close", () => {
+  if ($("sure").returnValue !== "yes") return;
+  chat.clear();
+  sidebar.drop(chat.name);
+  announce("The conversation was deleted");
+});
+addEventListener("popstate", () => open(named() || newId(5)));
+addEventListener("hashchange", () => named() && open(named()));
+addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && event.key === "k") {
+    event.preventDefault();
+    showSidebar(true);
+    $("search").focus();
+  } else if (event.key === "Escape" && document.body.classList.contains("shows-sidebar")) {
+    showSidebar(false);
+    $("menu").focus();
+  } else if (event.key === "Escape" && !event.defaultPrevented && !$("sure").open && chat?.busy && !$("messages").contains(document.activeElement)) {
+    chat.stop();
+  }
+});
+
+welcome();
+if (agent) {
+  await sidebar.refresh();
+  open(named() || sidebar.newest || newId(5));
+  document.body.classList.add("is-ready");
+} else {
+  complain("This server has no chat agents.");
+}

@@ -1,0 +1,270 @@
+// The messages on the page. Nodes are kept and changed in place, so that what is selected, focused or open stays so.
+
+import { copyText, h, icon, iconButton, setChildren, setText, sizeText } from "./dom.js";
+import { Markdown, safeUrl } from "./markdown.js";
+import { textOf, toolName } from "./messages.js";
+import { ToolCard } from "./tools.js";
+
+const NEAR = 80; // pixels from the end within which the page follows what is written
+
+// --- parts -----------------------------------------------------------------------------------------------------------
+
+class Text {
+  #markdown = new Markdown();
+  node = this.#markdown.node;
+  show({ text }) {
+    this.#markdown.show(text);
+    this.node.hidden = text === "";
+  }
+}
+
+class Reasoning {
+  #markdown = new Markdown();
+  #label = h("span", {}, "Thinking");
+  #since = performance.now();
+  #isOpen = null;
+  node = h("details", { class: "reasoning" }, h("summary", {}, icon("thought"), this.#label), this.#markdown.node);
+
+  constructor() {
+    this.node.querySelector("summary").addEventListener("click", () => (this.#isOpen = !this.node.open));
+  }
+
+  show({ text, state }) {
+    const isOver = state !== "streaming";
+    if (isOver && this.seconds === undefined && this.hasGrown) this.seconds = Math.round((performance.now() - this.#since) / 1000);
+    if (!isOver) this.hasGrown = true;
+    this.#markdown.show(text);
+    this.node.classList.toggle("is-live", !isOver);
+    setText(this.#label, isOver ? (this.seconds ? `Thought for ${this.seconds} s` : "Thoughts") : "Thinking…");
+    this.node.open = this.#isOpen ?? !isOver;
+    this.node.hidden = text === "" && isOver;
+  }
+}
+
+class File {
+  node = h("div", { class: "files" });
+  show({ url = "", mediaType = "", filename }) {
+    if (this.url === url) return;
+    this.url = url;
+    const name = filename || mediaType || "file";
+    if (/^data:image\/(png|jpeg|gif|webp|avif)[;,]/i.test(url)) {
+      this.node.replaceChildren(h("img", { src: url, alt: name, loading: "lazy" }));
+    } else if (url.startsWith("data:")) {
+      // Handed over as a download: nothing of it is shown as a page of ours.
+      this.node.replaceChildren(h("a", { class: "file", href: url, download: name }, icon("file"), `${name} · ${sizeText(Math.round(url.length * 0.75))}`));
+    } else {
+      const safe = safeUrl(url);
+      this.node.replaceChildren(safe ? h("a", { class: "file", href: safe, target: "_blank", rel: "noopener noreferrer nofollow" }, icon("file"), name) : h("span", { class: "file" }, icon("file"), name));
+    }
+  }
+}
+
+class Source {
+  node = h("div", { class: "files" });
+  show({ url, title, filename }) {
+    const safe = url ? safeUrl(url) : null;
+    const label = title || filename || url || "source";
+    this.node.replaceChildren(safe ? h("a", { class: "file", href: safe, target: "_blank", rel: "noopener noreferrer nofollow" }, icon("link"), label) : h("span", { class: "file" }, icon("link"), label));
+  }
+}
+
+class Plain {
+  node = h("p", { class: "said" });
+  show({ text }) {
+    setText(this.node, text.length > 200000 ? `${text.slice(0, 200000)}…` : text);
+  }
+}
+
+function viewOf(part, role, actions) {
+  if (part.type === "text") return role === "user" ? new Plain() : new Text();
+  if (part.type === "reasoning") return new Reasoning();
+  if (part.type === "file") return new File();
+  if (part.type === "source-url" || part.type === "source-document") return new Source();
+  return toolName(part) === null ? null : new ToolCard(actions);
+}
+
+// --- a message -------------------------------------------------------------------------------------------------------
+
+class Message {
+  #views = new Map();
+  #actions;
+  #editor = null;
+
+  constructor(message, actions) {
+    this.role = message.role;
+    this.#actions = actions;
+    this.parts = h("div", { class: "parts" });
+    this.state = h("div", { class: "state", hidden: true });
+    this.bar = h("div", { class: "bar" });
+    this.node = h("article", { class: `message ${message.role}`, id: `m-${message.id}`, "aria-label": message.role === "user" ? "You" : "Answer", tabindex: "-1" }, this.parts, this.state, this.bar);
+    this.copy = iconButton("copy", "Copy", () => copyText(textOf(this.message), this.copy));
+    this.again = iconButton("again", "Another answer", () => this.#actions.regenerate(this.message.id));
+    this.change = iconButton("edit", "Edit and send again", () => this.#edit());
+    this.pager = h("div", { class: "pager", role: "group", "aria-label": "Other answers" });
+  }
+
+  show(message, chat) {
+    this.message = message;
+    const isWriting = chat.writing?.id === message.id;
+    const wanted = [];
+    message.parts.forEach((part, place) => {
+      const key = `${place} ${part.type} ${part.toolCallId ?? ""}`;
+      let view = this.#views.get(key);
+      if (view === undefined) {
+        view = viewOf(part, this.role, this.#actions);
+        this.#views.set(key, view);
+      }
+      if (view === null) return;
+      const isSent = chat.isAnswered(part.toolCallId);
+      view.show(part, { isWriting, isSent, ms: chat.durations.get(part.toolCallId)?.ms });
+      wanted.push(view.node);
+    });
+    if (!this.#editor) setChildren(this.parts, wanted);
+    this.node.setAttribute("aria-busy", String(isWriting));
+    this.node.classList.toggle("is-writing", isWriting);
+    this.#showBar(message, chat, isWriting);
+  }
+
+  #showBar(message, chat, isWriting) {
+    const isIdle = chat.busy === null;
+    const buttons = [];
+    if (!isWriting && textOf(message)) buttons.push(this.copy);
+    if (this.role === "user" && isIdle && !this.#editor) buttons.push(this.change);
+    if (this.role === "assistant" && isIdle) buttons.push(this.again);
+    const siblings = chat.branches[message.id];
+    if (siblings?.length > 1 && isIdle) {
+      this.#page(message.id, siblings);
+      buttons.push(this.pager);
+    }
+    setChildren(this.bar, buttons);
+  }
+
+  #page(id, siblings) {
+    const at = siblings.indexOf(id);
+    const key = `${at} ${siblings.join()}`;
+    if (this.paged === key) return;
+    this.paged = key;
+    const step = (by, name, label) => iconButton(name, label, () => this.#actions.select(siblings[at + by]), { disabled: siblings[at + by] === undefined });
+    this.pager.replaceChildren(step(-1, "left", "The answer before"), h("span", {}, `${at + 1} / ${siblings.length}`), step(1, "right", "The next answer"));
+  }
+
+  #edit() {
+    const files = this.message.parts.filter((part) => part.type !== "text");
+    const area = h("textarea", { "aria-label": "Your message", rows: "3" });
+    area.value = textOf(this.message);
+    const end = () => {
+      this.#editor = null;
+      this.parts.replaceChildren(...[...this.#views.values()].filter(Boolean).map((view) => view.node));
+      this.#actions.changed();
+      this.change.focus();
+    };
+    const send = () => {
+      const text = area.value.trim();
+      end();
+      if (text && text !== textOf(this.message)) this.#actions.edit(this.message.id, [...files, { type: "text", text }]);
+    };
+    area.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") end();
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        send();
+      }
+    });
+    this.#editor = h("div", { class: "editor" }, area, h("div", { class: "buttons" }, h("button", { type: "button", class: "primary", onclick: send }, "Send again"), h("button", { type: "button", class: "secondary", onclick: end }, "Cancel")));
+    this.parts.replaceChildren(this.#editor);
+    this.#actions.changed();
+    area.focus();
+  }
+}
+
+// --- all of them -----------------------------------------------------------------------------------------------------
+
+export class Transcript {
+  #views = new Map();
+  #actions;
+  #follows = true;
+
+  constructor({ scroller, list, tail, latest }, actions) {
+    this.#actions = actions;
+    Object.assign(this, { scroller, list, tail, latest });
+    scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    latest.addEventListener("click", () => this.follow());
+    // Whatever grows (text, images, cards that open), the end stays in sight if it was.
+    new ResizeObserver(() => this.#follows && this.#toEnd()).observe(list.parentElement);
+  }
+
+  reset() {
+    this.#views.clear();
+    this.list.replaceChildren();
+    this.tail.replaceChildren();
+    this.follow();
+  }
+
+  show(chat) {
+    const messages = chat.messages;
+    const kept = new Map();
+    for (const message of messages) {
+      let view = this.#views.get(message.id);
+      if (view?.role !== message.role) view = new Message(message, this.#actions);
+      view.show(message, chat);
+      kept.set(message.id, view);
+    }
+    this.#views = kept;
+    setChildren(this.list, [...kept.values()].map((view) => view.node));
+    this.#showTail(chat);
+    if (this.#follows) this.#toEnd();
+    this.#scrolled();
+  }
+
+  #showTail(chat) {
+    const state = chat.error ? `error ${chat.error.text}` : chat.busy && chat.connection !== "open" ? "lost" : chat.isRecovering && chat.busy ? "recovering" : chat.busy && !chat.writing ? "waiting" : "";
+    if (state === this.state) return;
+    this.state = state;
+    this.tail.replaceChildren();
+    if (chat.error) {
+      this.tail.append(
+        h("div", { class: "failed", role: "alert" }, icon("warning"), h("p", {}, chat.error.text), h("button", { type: "button", class: "secondary", onclick: () => this.#actions.regenerate(null) }, "Try again"))
+      );
+    } else if (state === "lost") {
+      this.tail.append(h("p", { class: "recovering" }, dots(), "The server is gone. The answer is safe; waiting for the next one to take it up…"));
+    } else if (state === "recovering") {
+      this.tail.append(h("p", { class: "recovering" }, dots(), "Recovering…"));
+    } else if (state === "waiting") {
+      this.tail.append(h("p", { class: "waiting" }, dots(), h("span", { class: "off-screen" }, "The answer is about to begin")));
+    }
+  }
+
+  /** Keep the end in sight from now on. */
+  follow() {
+    this.#follows = true;
+    this.#toEnd();
+  }
+
+  /** Bring a message into sight, and let it shine up. */
+  reveal(id) {
+    const view = this.#views.get(id);
+    if (!view) return false;
+    this.#follows = false;
+    view.node.scrollIntoView({ block: "center" });
+    view.node.focus({ preventScroll: true });
+    view.node.classList.add("is-found");
+    setTimeout(() => view.node.classList.remove("is-found"), 2000);
+    return true;
+  }
+
+  #toEnd() {
+    this.scroller.scrollTop = this.scroller.scrollHeight;
+  }
+
+  #scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.scroller;
+    const left = scrollHeight - scrollTop - clientHeight;
+    // Scrolling up lets go of the end; coming near it takes hold again.
+    if (this.lastTop !== undefined && scrollTop < this.lastTop - 2 && left > NEAR) this.#follows = false;
+    else if (left <= NEAR) this.#follows = true;
+    this.lastTop = scrollTop;
+    this.latest.hidden = this.#follows || left <= NEAR;
+  }
+}
+
+const dots = () => h("span", { class: "dots", "aria-hidden": "true" }, h("i"), h("i"), h("i"));
