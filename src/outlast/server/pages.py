@@ -8,7 +8,7 @@
 | `GET /_outlast/conversations?agent=` | those that are stored, newest first (dev) |
 | `GET /_outlast/search?agent=&q=` | where something was said (dev) |
 | `GET /_outlast/activity?agent=&name=` | what the host is doing, as server-sent events (dev) |
-| `POST /_outlast/kill` | kills this process with SIGKILL (dev) |
+| `POST /_outlast/kill?pid=` | kills this process with SIGKILL, if it is that one (dev) |
 
 *dev*: only where the page was switched on for development (`Page(dev=True)`, `outlast demo`), and only for
 requests that no page of somebody else can make.
@@ -279,7 +279,13 @@ async def _events(site: Site, agent: str | None) -> AsyncIterator[bytes]:
 
 
 async def _kill(site: Site, request: Request) -> Response:
-    """Nothing is tidied up and nothing is answered: that is the point."""
+    """Nothing is tidied up and nothing is answered: that is the point.
+
+    A browser sends a request again that was not answered, to the next process: it names the one it means.
+    """
+    wanted = request.query_params.get("pid")
+    if wanted is not None and wanted != str(os.getpid()):
+        return JSONResponse({"error": "That process is gone already."}, 409)
     os.kill(os.getpid(), signal.SIGKILL)
     return Response(status_code=204)  # never
 

@@ -239,11 +239,15 @@ function heard(event) {
 const ACTION = { continue: "go on where it stopped", retry: "ask the model again", finalise: "store what is complete" };
 
 async function kill() {
-  rescue.begin(activity?.pid ?? site.pid, chat.busy !== null);
+  const pid = activity?.pid ?? site.pid;
+  rescue.begin(pid, chat.busy !== null);
   announce("The server was killed");
+  const url = new URL("_outlast/kill", root);
+  url.search = query;
+  url.searchParams.set("pid", pid); // the browser may send it again, and must not kill the next one
   try {
-    const response = await fetch(new URL(`_outlast/kill${query}`, root), { method: "POST" });
-    if (!response.ok) complain((await response.json()).error);
+    const response = await fetch(url, { method: "POST" });
+    if (!response.ok && response.status !== 409) complain((await response.json()).error);
   } catch {
     // that is how a killed server answers
   }

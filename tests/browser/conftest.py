@@ -1,0 +1,118 @@
+"""A real Chromium, a server for each module, and pages that must have nothing to complain about."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from browser.served import LONG, Server, serving
+
+ROOT = Path(__file__).parent.parent.parent
+Opener = Callable[..., Page]
+
+expect.set_options(timeout=LONG * 1000)
+
+
+def chromium() -> str:
+    """The path of a Chromium, installed if that is possible; a failure says what to install."""
+    names = (os.environ.get("OUTLAST_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
+    for name in names:
+        if name and (path := shutil.which(name)):
+            return path
+    found = subprocess.run([ROOT / "script/chromium"], capture_output=True, text=True)
+    if found.returncode != 0:
+        pytest.fail(found.stderr.strip(), pytrace=False)
+    return found.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium(), args=arguments)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("served")) as started:
+        yield started
+        for unexpected in ("could not be handled", "Exception in ASGI", "failed (error"):
+            assert unexpected not in started.log, started.log
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A conversation for each test."""
+    return re.sub(r"\W+", "-", request.node.name).strip("-")
+
+
+class Tabs:
+    """The tabs of one test: one browser profile, unless it asks for another."""
+
+    def __init__(self, browser: Browser, server: Server, name: str) -> None:
+        self._browser, self._server, self._name = browser, server, name
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.is_killed = False  # then the network may complain
+        self._contexts: dict[str, BrowserContext] = {}
+
+    def open(
+        self,
+        *,
+        agent: str = "page-agent",
+        name: str | None = None,
+        profile: str = "",
+        waits: bool = True,
+        **settings: Any,
+    ) -> Page:
+        context = self._contexts.get(profile)
+        if context is None:
+            settings.setdefault("viewport", {"width": 1200, "height": 800})
+            context = self._contexts[profile] = self._browser.new_context(**settings)
+        page = context.new_page()
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.goto(f"{self._server.url}/?agent={agent}#{self._name if name is None else name}")
+        if waits:
+            page.wait_for_selector("body.is-ready")
+            expect(page.locator("#connection")).to_have_attribute("data-state", "open")
+        return page
+
+    def _heard(self, message: Any) -> None:
+        is_network = "Failed to load resource" in message.text or "WebSocket" in message.text
+        if message.type in ("error", "warning") and not (self.is_killed and is_network):
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def close(self) -> None:
+        for context in self._contexts.values():
+            context.close()
+        assert self.complaints == []
+        foreign = [
+            url
+            for url in self.requests
+            if not url.startswith((self._server.url, "data:", "blob:", "ws"))
+        ]
+        assert foreign == []
+
+
+@pytest.fixture
+def tabs(browser: Browser, server: Server, name: str) -> Iterator[Tabs]:
+    made = Tabs(browser, server, name)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(tabs: Tabs) -> Page:
+    return tabs.open()

@@ -1,0 +1,81 @@
+"""What the tests of the page are served: the agent of tests/conformance with a page, and the demo's own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from conformance.fixture_agent import FixtureAgent, FixtureModel
+from outlast import App, tool
+from outlast.demo.agent import Assistant as DemoAgent
+from outlast.demo.settings import DemoSettings
+from outlast.server.pages import Page, Suggestion
+from outlast.testing import ScriptedModel, Step
+
+HOSTILE = (
+    """<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">
+
+# <svg onload="window.hacked = 3">
+
+[click](javascript:window.hacked=4) [again](JaVaScRiPt:alert(1)) [data](data:text/html,<script>1</script>)
+<javascript:window.hacked=5> ![pixel](https://tracker.invalid/pixel.png) ![x](javascript:window.hacked=6)
+[ok](https://example.org/page "title") https://example.org/bare. **bold <b>x</b>** `<i>code</i>`
+
+```html
+<script>window.hacked = 7</script>
+```
+
+| a <script>window.hacked = 8</script> | b |
+| --- | --- |
+| <iframe src="javascript:window.hacked=9"></iframe> | [x](vbscript:1) |
+
+> quoted <style>body{display:none}</style>
+
+- item <a href="javascript:window.hacked=10">x</a>
+"""
+    + "[" * 3000
+    + "*_`" * 2000
+)
+
+
+class Answers(FixtureModel):
+    def step(self, raw: str, text: str, said: str, results: dict[str, Any], every: int) -> Step:
+        if text.startswith("hostile"):
+            return Step.text(chunks=[HOSTILE])
+        if text.startswith("megabyte"):
+            return Step.text(chunks=["begin " + "x" * 1_000_000, " end"])
+        if text.startswith("slow tool"):
+            return Step.text("Done.") if "stamp" in results else Step.calls("stamp", times=1)
+        if text.startswith("markdown"):
+            return Step.text(chunks=[raw.partition("\n")[2]])
+        return super().step(raw, text, said, results, every)
+
+
+class PageAgent(FixtureAgent):
+    """Answers as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers = Answers()
+        self._model = ScriptedModel.answering(self._answers)
+
+    @tool(effect="once")
+    async def stamp(self, times: int) -> str:
+        """Takes as long as it is let."""
+        await asyncio.sleep(60)
+        return "stamped"
+
+
+PageAgent.sub_agents = []
+DemoAgent.settings = DemoSettings(pace=0.004)
+
+app = App(
+    agents=[PageAgent, DemoAgent],
+    ui=Page(
+        title="Tests",
+        intro="This is a test.",
+        suggestions=[Suggestion("Greet", "Hello!", "A greeting")],
+        browser_tools=["browser_time"],
+        dev=True,
+    ),
+)

@@ -1,0 +1,97 @@
+"""The page's server, supervised, in processes of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+
+TESTS = Path(__file__).parent.parent
+LONG = 20.0  # seconds that anything may take
+
+
+class Server:
+    """`outlast serve` with the page, on a port of its own."""
+
+    def __init__(self, folder: Path, *command: str) -> None:
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.http = httpx.Client(base_url=self.url, timeout=LONG)
+        environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
+        with (folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "outlast.cli.main", *command, "--port", str(self.port)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env=environment,
+            )
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        end = time.monotonic() + LONG
+        while not (found := condition()):
+            assert time.monotonic() < end, f"waited in vain for {what}\n{self.log[-3000:]}"
+            time.sleep(0.02)
+        return found
+
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, self.log
+        with contextlib.suppress(httpx.TransportError):
+            return self.http.get("/readyz").status_code == 200
+        return False
+
+    def children(self) -> list[int]:
+        pid = self.process.pid
+        return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+    def release(self, name: str) -> None:
+        """Let an answer that is held in the middle go on."""
+        response = self.http.post(f"/agents/page-agent/{name}/rpc/release")
+        assert response.json() == {"result": True}
+
+    def messages(self, name: str, agent: str = "page-agent") -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.http.get(f"/agents/{agent}/{name}/get-messages").json()
+        return found
+
+    def stop(self, how: int = signal.SIGINT) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(LONG)
+
+
+@contextmanager
+def running(folder: Path, *command: str) -> Iterator[Server]:
+    server = Server(folder, *command)
+    try:
+        server.until(server.is_ready, "the server to be ready")
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait()
+        server.http.close()
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    target = str(TESTS / "browser" / "page_app.py")
+    store = f"sqlite:///{folder}/store.db"
+    with running(folder, "serve", target, "--store", store, "--log-level", "warning") as server:
+        yield server
