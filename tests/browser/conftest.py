@@ -78,6 +78,7 @@ class Tabs:
         context = self._contexts.get(profile)
         if context is None:
             settings.setdefault("viewport", {"width": 1200, "height": 800})
+            settings.setdefault("reduced_motion", "reduce")  # drawing takes most of the time here
             context = self._contexts[profile] = self._browser.new_context(**settings)
         page = context.new_page()
         page.on("console", self._heard)

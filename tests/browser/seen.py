@@ -31,6 +31,7 @@ def until_words(page: Page, count: int) -> None:
             return all.length && all[all.length - 1].innerText.split(/\\s+/).length >= count;
         }""",
         arg=count,
+        polling=50,
     )
 
 

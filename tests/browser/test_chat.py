@@ -231,7 +231,11 @@ def test_markdown_becomes_these_nodes(page: Page) -> None:
     made = page.evaluate(
         """async texts => {
             const { Markdown } = await import("/_outlast/ui/markdown.js");
-            return texts.map(text => { const made = new Markdown(); made.show(text); return made.node.innerHTML; });
+            return texts.map(text => {
+                const made = new Markdown();
+                made.show(text);
+                return made.node.innerHTML;
+            });
         }""",
         [*HTML],
     )

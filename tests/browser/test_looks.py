@@ -32,7 +32,7 @@ def f(x: int) -> str:  # comment
 CONTRAST = """() => {
     const channel = v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
     const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-    const parse = text => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number); return [r, g, b, a]; };
+    const parse = text => (([r, g, b, a = 1]) => [r, g, b, a])(text.match(/[\\d.]+/g).map(Number));
     const over = (top, under) => [0, 1, 2].map(n => top[n] * top[3] + under[n] * (1 - top[3]));
     const background = node => {
         const layers = [];
@@ -48,7 +48,8 @@ CONTRAST = """() => {
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
         const node = walker.currentNode.parentElement;
-        if (!walker.currentNode.textContent.trim() || !node.checkVisibility({ visibilityProperty: true })) continue;
+        if (!walker.currentNode.textContent.trim()) continue;
+        if (!node.checkVisibility({ visibilityProperty: true })) continue;
         if (node.closest(".off-screen, .skip, [disabled], noscript, [aria-hidden=true]")) continue;
         const style = getComputedStyle(node), size = parseFloat(style.fontSize);
         const isLarge = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
@@ -56,7 +57,8 @@ CONTRAST = """() => {
         const [one, other] = [luminance(over(parse(style.color), under)), luminance(under)];
         const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
         count += 1;
-        if (ratio < (isLarge ? 3 : 4.5)) bad.push([node.className, walker.currentNode.textContent.trim().slice(0, 30), ratio.toFixed(2)]);
+        const text = walker.currentNode.textContent.trim().slice(0, 30);
+        if (ratio < (isLarge ? 3 : 4.5)) bad.push([node.className, text, ratio.toFixed(2)]);
     }
     return { bad, count };
 }"""
@@ -67,8 +69,9 @@ NAMELESS = """() => [...document.querySelectorAll("a, button, input, select, tex
         || node.title || node.tagName === "PRE"))
     .map(node => node.outerHTML)"""
 
-CONTROLS = """() => [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")]
-    .filter(node => node.checkVisibility({ visibilityProperty: true }) && !node.disabled)"""
+CONTROLS = """() => [...document.querySelectorAll(
+        "a[href], button, input, select, textarea, summary, [tabindex='0']"
+    )].filter(node => node.checkVisibility({ visibilityProperty: true }) && !node.disabled)"""
 
 
 def rich(page: Page) -> None:
@@ -143,7 +146,10 @@ def test_a_conversation_can_be_had_with_the_keyboard_alone(page: Page) -> None:
     page.keyboard.press("Space")
     expect(answer(page)).to_have_text("Deleted /tmp/x.")
     outline = page.evaluate(
-        "() => { document.querySelector('#new').focus({focusVisible: true}); return getComputedStyle(document.activeElement).outlineStyle; }"
+        """() => {
+            document.querySelector("#new").focus({ focusVisible: true });
+            return getComputedStyle(document.activeElement).outlineStyle;
+        }"""
     )
     assert outline == "solid"
 
@@ -181,7 +187,8 @@ def test_a_phone_shows_all_of_it(tabs: Tabs) -> None:
     expect(sidebar).to_be_hidden()
     expect(page.locator("#welcome")).to_be_visible()
     small = page.evaluate(
-        """() => [...document.querySelectorAll("button")].filter(node => node.checkVisibility({visibilityProperty: true}))
+        """() => [...document.querySelectorAll("button")]
+            .filter(node => node.checkVisibility({ visibilityProperty: true }))
             .map(node => [node.id || node.className, node.getBoundingClientRect()])
             .filter(([, box]) => box.width < 24 || box.height < 24).map(([name]) => name)"""
     )

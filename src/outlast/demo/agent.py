@@ -71,7 +71,7 @@ class Assistant(Think):
         file = self.settings.folder / POSTCARDS
         count = await asyncio.to_thread(_post, file, f"{SystemClock().now()} {to}: {text}")
         await asyncio.sleep(way)
-        return {"sent": True, "postcards_sent": count, "file": str(file)}
+        return {"sent": True, "postcards_sent": count, "file": f"{file.parent.name}/{file.name}"}
 
     @tool(needs_approval=True)
     async def delete_files(self, folder: str) -> dict[str, Any]:

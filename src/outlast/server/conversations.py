@@ -4,6 +4,7 @@ these look through every message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ LISTED = 200  # conversations
 FOUND = 40  # messages
 TITLE = 80  # characters
 AROUND = 60  # characters before and after what was found
+
+_IN_A_URL = re.compile(r"[\w.~!$&'()*+,;=:@%-]+", re.ASCII)  # as it stands there
 
 
 async def stored(store: Store, kind: str) -> list[dict[str, Any]]:
@@ -64,12 +67,13 @@ def title_of(message: Mapping[str, Any] | None) -> str:
 
 
 def _name(agent: str) -> str | None:
-    """The name of a root agent; None: it is a sub-agent, or no address."""
+    """The name of a root agent; None: it is a sub-agent, or nobody can name it in a URL."""
     try:
         address = Address.parse(agent)
     except InvalidName:
         return None
-    return address.name if address.parent is None else None
+    is_reached = address.parent is None and _IN_A_URL.fullmatch(address.name)
+    return address.name if is_reached and address.name not in (".", "..") else None
 
 
 def _decoded(body: str) -> dict[str, Any] | None:

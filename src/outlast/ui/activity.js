@@ -185,6 +185,11 @@ export class Rescue {
     this.#timer = setTimeout(() => this.#hide(), 30000);
   }
 
+  /** Whatever it tells is over: something new begins. */
+  dismiss() {
+    if (!this.isOn) this.#hide();
+  }
+
   #tick() {
     if (!this.isOn) return;
     setText(this.clock, `${((performance.now() - this.#since) / 1000).toFixed(1)} s`);

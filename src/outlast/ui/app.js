@@ -77,13 +77,15 @@ const actions = {
 };
 const transcript = new Transcript({ scroller: $("scroller"), list: $("messages"), tail: $("tail"), latest: $("latest") }, actions);
 const sidebar = new Sidebar({ list: $("conversations"), search: $("search") }, known, { open, ask, messages: () => chat?.messages ?? [] });
+function send(parts) {
+  rescue.dismiss();
+  chat.send(parts);
+  transcript.follow();
+}
 const composer = new Composer(
   { form: $("composer"), area: $("area"), shelf: $("shelf"), picker: $("picker"), attach: $("attach"), send: $("send"), stop: $("stop"), drop: document.body },
   {
-    send: (parts) => {
-      chat.send(parts);
-      transcript.follow();
-    },
+    send,
     stop: () => chat.stop(),
     complain
   }
@@ -100,7 +102,7 @@ function open(name, messageId = null) {
   if (chat?.name === name) return draw();
   chat?.close();
   activity?.close();
-  const hash = `#${encodeURIComponent(name)}`;
+  const hash = `#${name}`;
   if (location.hash !== hash) history.pushState(null, "", hash);
   sidebar.current = name;
   transcript.reset();
@@ -114,13 +116,8 @@ function open(name, messageId = null) {
   return draw();
 }
 
-const named = () => {
-  try {
-    return decodeURIComponent(location.hash.slice(1));
-  } catch {
-    return location.hash.slice(1);
-  }
-};
+// A name is the segment of the address as it stands there: encoded, if that was necessary.
+const named = () => location.hash.slice(1).replaceAll(/[/?#]/g, encodeURIComponent);
 
 function openNew() {
   open(newId(5));
@@ -151,7 +148,7 @@ function remember(first) {
 
 function heardChunk(chunk) {
   if (rescue.has("back") && (chunk.type === "text-delta" || chunk.type === "reasoning-delta")) {
-    rescue.step("on", "The answer goes on", "with the very next word");
+    rescue.step("on", "The answer goes on");
   }
 }
 
@@ -282,7 +279,7 @@ function welcome() {
   setText($("welcome-text"), site.intro || "Ask anything.");
   for (const { label, text, note } of site.suggestions) {
     $("suggestions").append(
-      h("li", {}, h("button", { type: "button", class: "suggestion", onclick: () => chat.send([{ type: "text", text }]) }, h("strong", {}, label), note ? h("span", {}, note) : null))
+      h("li", {}, h("button", { type: "button", class: "suggestion", onclick: () => send([{ type: "text", text }]) }, h("strong", {}, label), note ? h("span", {}, note) : null))
     );
   }
 }

@@ -31,7 +31,7 @@ export class Chat extends EventTarget {
   /** `tools`: what this page can run itself, by name: `{description, parameters, run(input)}`. */
   constructor({ root, prefix, agent, name, query, tools }) {
     super();
-    this.#address = new URL(`${prefix}/${agent}/${encodeURIComponent(name)}`, root);
+    this.#address = new URL(`${prefix}/${agent}/${name}`, root);
     this.#query = query;
     this.#tools = tools;
     this.name = name;
@@ -304,6 +304,7 @@ export class Chat extends EventTarget {
     const chunk = JSON.parse(frame.body);
     stream.builder.apply(chunk);
     this.#clock(chunk, stream.builder, frame.replay === true);
+    if (!frame.replay && chunk.type?.endsWith("-delta")) this.isRecovering = false; // it is said until the end; this is more
     if (!frame.replay) this.dispatchEvent(new CustomEvent("chunk", { detail: chunk }));
     this.#changed();
   }

@@ -150,7 +150,7 @@ export class Sidebar {
 
   #item(name, content, messageId = null) {
     const isHere = name === this.current && messageId === null;
-    return h("li", {}, h("a", { href: `#${encodeURIComponent(name)}`, class: "conversation", "aria-current": isHere ? "page" : null, onclick: (event) => {
+    return h("li", {}, h("a", { href: `#${name}`, class: "conversation", "aria-current": isHere ? "page" : null, onclick: (event) => {
       event.preventDefault();
       this.actions.open(name, messageId);
     } }, ...content));
