@@ -93,7 +93,7 @@ def leftovers(agent: Any) -> dict[str, int]:
     held = {
         "running": int(turns.running is not None),
         "pump": int(turns._pump is not None),
-        "streams": len(turns._streams),
+        "streams": len(turns.streams.open),
         "waiters": len(turns._waiters),
         "open": len(inbox._open),
         "accepting": int(inbox.is_busy and not inbox._open),

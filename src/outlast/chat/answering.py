@@ -16,7 +16,7 @@ from outlast.chat.inbox_rows import Outcome
 from outlast.chat.interactions import Interactions
 from outlast.chat.keyed import KeyedCalls
 from outlast.chat.ledger import Ledger
-from outlast.chat.loop import Surroundings, answer
+from outlast.chat.loop import answer
 from outlast.chat.model_errors import (
     ModelFailed,
     ModelStalled,
@@ -25,6 +25,7 @@ from outlast.chat.model_errors import (
 )
 from outlast.chat.overflow import FIXED_PART, Compactions
 from outlast.chat.partial import folded
+from outlast.chat.preparing import Surroundings
 from outlast.chat.recovery import Cause, recovery_of
 from outlast.chat.reducer import MessageBuilder, is_empty
 from outlast.chat.session import Session

@@ -95,7 +95,7 @@ class Asking:
 
     async def _end_of(self, entry: EntryRow, signal: Abort | None) -> TurnEnd:
         if self._inbox.current(entry) is None:
-            return await self._turns.end_of(await self._inbox.get(entry.id) or entry)
+            return await self._turns.streams.end_of(await self._inbox.get(entry.id) or entry)
         forget = self._linked(entry, signal)
         try:
             return await self._turns.wait(entry.id)
@@ -216,9 +216,9 @@ class Asking:
         if entry.ended_at is None:
             current = self._inbox.current(entry)
             if current is not None:
-                return self._turns.stream_of(current)
+                return self._turns.streams.of(current)
         stored = await self._inbox.get(entry.id)
-        return await self._turns.stored_stream(stored or entry)
+        return await self._turns.streams.stored(stored or entry)
 
     @contextmanager
     def _waiting(self, what: str) -> Iterator[None]:

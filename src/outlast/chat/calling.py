@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.tools import ToolDefinition
 
-    from outlast.chat.loop import Answering
+    from outlast.chat.preparing import Answering
 
 logger = logging.getLogger("outlast.chat")
 

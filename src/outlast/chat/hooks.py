@@ -31,7 +31,7 @@ async def told(hook: Callable[..., Any], *arguments: Any) -> Any:
 
 def is_overridden(hook: Callable[..., Any]) -> bool:
     """Whether a hook is the user's own: the base class's does nothing, and need not be called."""
-    return getattr(hook, "__module__", None) != "outlast.chat.think"
+    return getattr(hook, "__module__", None) != "outlast.chat.overridable"
 
 
 # --- steps ---------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from outlast.core import json
 from outlast.host.activation import Activation
 
 if TYPE_CHECKING:
-    from outlast.chat.loop import Answering
+    from outlast.chat.preparing import Answering
 
 logger = logging.getLogger("outlast.chat")
 

@@ -79,7 +79,7 @@ class Serving:
         entry = await self._inbox.get(id)
         if entry is None or entry.ended_at is None:
             return None
-        stream = await self._turns.stored_stream(entry)
+        stream = await self._turns.streams.stored(entry)
         assert stream.end is not None
         ids = self._turns.message_ids(entry)
         return StoredTurn(stream.chunks, stream.end, entry.kind == "continue", ids)

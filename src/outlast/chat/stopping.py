@@ -104,7 +104,7 @@ class Stopping:
         seq = self._inbox.last_seq
         async with self._transcript.changing:
             change = self._transcript.clearing()
-            for stream in self._turns.open_streams():
+            for stream in list(self._turns.streams.open.values()):
                 stream.mute()  # what it would write from here on comes after the clearing
             ending = self._inbox.end_all(seq, reason)
             clearing = (stream_rows.CLEAR, (self._agent,))

@@ -21,9 +21,9 @@ from outlast.chat.incidents import Incidents
 from outlast.chat.interactions import Interactions
 from outlast.chat.interrupted import close_calls
 from outlast.chat.ledger import Ledger
-from outlast.chat.loop import Answering
 from outlast.chat.notices import TranscriptChanged
 from outlast.chat.partial import folded
+from outlast.chat.preparing import Answering
 from outlast.chat.recovering import MAX_STRIKES, Interruption, Recoverable, Recovering, Verdict
 from outlast.chat.recovery import Cause, ContinuationStyle, recovery_of
 from outlast.chat.reducer import MessageBuilder, cleaned
@@ -168,10 +168,10 @@ class TakingUp:
                 await self._try_again(what, verdict)
 
     async def _interruption(self, entry: EntryRow) -> Interruption:
-        stream = self._turns.stream_of(entry)
+        stream = self._turns.streams.of(entry)
         cause, boundary = self.broken_off.pop(entry.id, (None, self._inbox.loaded_seq))
         if cause is None:
-            stream.chunks = await self._turns.stored_chunks(entry.id)
+            stream.chunks = await self._turns.streams.chunks(entry.id)
         begun = None
         if entry.kind == "continue" and entry.message_id is not None:
             begun = await self._transcript.get(entry.message_id)
@@ -187,7 +187,7 @@ class TakingUp:
 
     async def _try_again(self, what: Interruption, verdict: Verdict) -> None:
         """One more attempt. That it is made is durable before it is."""
-        entry, decision, stream = what.entry, verdict.decision, self._turns.stream_of(what.entry)
+        entry, decision, stream = what.entry, verdict.decision, self._turns.streams.of(what.entry)
         await self._before_boot(what, verdict)
         running, operation = self._inbox.resume(entry)
         stream.open_for(running.attempt, self._activation.submit)
@@ -322,7 +322,7 @@ class TakingUp:
         verdict: Verdict | None = None,
     ) -> None:
         """What it has said is kept, and it is over."""
-        entry, partial, stream = what.entry, what.partial, self._turns.stream_of(what.entry)
+        entry, partial, stream = what.entry, what.partial, self._turns.streams.of(what.entry)
         parent = await traces.parent_of(self._activation, entry.id)
         tell_start(self._activation, entry, parent)
         stream.open_for(entry.attempt, self._activation.submit)
@@ -369,7 +369,7 @@ class TakingUp:
         if entry.cancelled is not None:
             await self._end_interrupted(what, "aborted", entry.cancelled)
             return
-        stream = self._turns.stream_of(entry)
+        stream = self._turns.streams.of(entry)
         turn = Turn(self._agent, entry, stream, message_id=entry.message_id or "", under=None)
         failure = TurnInterrupted(INTERRUPTED)
         _, shown = await judged(self._object, turn, failure, self._activation.events)

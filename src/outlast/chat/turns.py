@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from outlast.agent.unit import Commits
-from outlast.chat import events, incidents, stream_rows, traces
+from outlast.chat import events, incidents, traces
 from outlast.chat.answering import AnsweringTurns, Chatting
 from outlast.chat.claims import Claims
 from outlast.chat.following import Following
@@ -31,7 +31,8 @@ from outlast.chat.responses import Responses
 from outlast.chat.results import Message, TurnEnd
 from outlast.chat.retention import Retention
 from outlast.chat.stopping import Stopping
-from outlast.chat.stream import Stream, chunks_of
+from outlast.chat.stream import Stream
+from outlast.chat.streams import Streams
 from outlast.chat.taking_up import ENDED, TakingUp
 from outlast.chat.telling import tell_end, tell_start
 from outlast.chat.transcript import Change, Transcript
@@ -102,7 +103,7 @@ class Turns:
         )
         self.leaving = Leaving(self, activation, commits, inbox)
         self.noted: set[str] = set()  # requests about which something is noted, or was
-        self._streams: dict[str, Stream] = {}  # of what is open, by request id
+        self.streams = Streams(activation, transcript)
         self._waiters: dict[str, list[asyncio.Future[TurnEnd]]] = {}
         self._watchers: list[asyncio.Future[None]] = []  # who waits for anything to change
         self._pump: asyncio.Task[None] | None = None
@@ -243,7 +244,7 @@ class Turns:
 
     async def _run(self, entry: EntryRow) -> None:
         async with self._transcript.changing:
-            turn = await self._claims.claim(entry, self.stream_of)
+            turn = await self._claims.claim(entry, self.streams.of)
             self.running = self.live = turn
         if turn is None:
             await self.end(entry, "skipped")
@@ -448,7 +449,7 @@ class Turns:
         self.changed()
         if self._pausing is not None and not self._pausing.done():
             self._pausing.set_result(None)
-        stream = self._streams.pop(entry.id, None)
+        stream = self.streams.open.pop(entry.id, None)
         if stream is not None:
             stream.close(end)
         for waiter in self._waiters.pop(entry.id, ()):
@@ -501,35 +502,6 @@ class Turns:
     def _is_unstable(self) -> bool:
         return self._pump is not None or self._inbox.is_busy or bool(self._interactions.pending)
 
-    def open_streams(self) -> list[Stream]:
-        return list(self._streams.values())
-
-    def stream_of(self, entry: EntryRow) -> Stream:
-        """The stream of an entry that has not ended: also of one whose turn has not begun."""
-        stream = self._streams.get(entry.id)
-        if stream is None:
-            stream = self._streams[entry.id] = Stream(self._agent, entry.id)
-        return stream
-
-    async def stored_stream(self, entry: EntryRow) -> Stream:
-        """The stream of one that has ended, as far as it is still kept."""
-        stream = Stream(self._agent, entry.id, chunks=await self.stored_chunks(entry.id))
-        stream.close(await self.end_of(entry))
-        return stream
-
-    async def end_of(self, entry: EntryRow) -> TurnEnd:
-        """How an entry that has ended did so."""
-        message = None
-        if entry.message_id is not None:
-            message = await self._transcript.get(entry.message_id)
-        return TurnEnd(
-            entry.outcome or "error", None if message is None else Message(message), entry.error
-        )
-
-    async def stored_chunks(self, id: str) -> list[str]:
-        found = await self._activation.store.fetch(stream_rows.OF_TURN, self._agent, id)
-        return chunks_of((seq, body) for seq, _, body in found)
-
     async def sweep(self) -> None:
         """The alarm of retention is due."""
         await self._retention.sweep()
@@ -539,7 +511,7 @@ class Turns:
         if self.running is not None:
             id = self.running.request_id
             self._activation.events.emit(events.TurnInterrupted, self._agent, id, str(reason))
-        for stream in self._streams.values():
+        for stream in self.streams.open.values():
             stream.close()
         for waiters in self._waiters.values():
             for waiter in waiters:

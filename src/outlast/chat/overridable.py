@@ -1,0 +1,141 @@
+"""What a chat agent is set to, and what of it a user may override. None of it does anything by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from outlast.agent.agent import Agent
+from outlast.chat.config import MAX_STEPS, TurnConfig, TurnContext
+from outlast.chat.hooks import (
+    ChatErrorClassification,
+    ChatErrorContext,
+    ChatResponseResult,
+    ChunkContext,
+    PrepareStepContext,
+    StepConfig,
+    StepContext,
+    ToolCallContext,
+    ToolCallDecision,
+    ToolCallResultContext,
+)
+from outlast.chat.hydration import HydrationContext
+from outlast.chat.overflow import ContextOverflow
+from outlast.chat.overlap import Concurrency
+from outlast.chat.prompt import DEFAULT
+from outlast.chat.recovery import (
+    ChatRecovery,
+    ChatRecoveryContext,
+    ChatRecoveryOptions,
+    ContinuationStyle,
+    RecoveryBootEvent,
+    RecoveryBootResult,
+)
+from outlast.chat.session import Session
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+    from pydantic_ai.usage import UsageLimits
+
+MAX_RETRIES = 2
+
+
+class Overridable(Agent):
+    """The part of `Think` that users change: attributes and hooks, with their defaults."""
+
+    model: ClassVar[str | Model | None] = None  # a name, or a model of Pydantic AI
+    system_prompt: str | None = None  # None: a careful default
+    max_steps: int = MAX_STEPS
+    max_retries: int = MAX_RETRIES  # of a request that failed before anything of its answer came
+    send_reasoning: bool = True
+    message_concurrency: Concurrency = "queue"
+    chat_recovery: bool | ChatRecovery = True  # of turns that are interrupted
+    continuation_style: ContinuationStyle = "append"  # to the same message, or as a "new_message"
+    chat_stream_stall_timeout: float | timedelta | None = None  # seconds; None or 0: off
+    context_overflow: ContextOverflow = ContextOverflow()  # all of it is off
+    usage_limits: UsageLimits | None = None  # Pydantic AI's; of one turn, all its attempts together
+    telemetry: Any = None  # Pydantic AI's InstrumentationSettings; None: as that is set up
+
+    def get_model(self) -> str | Model:
+        """The model of the next turn."""
+        if self.model is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no model: set `model`, or override get_model()"
+            )
+        return self.model
+
+    def get_system_prompt(self) -> str:
+        """The system prompt; what the turn can do is appended to it."""
+        return DEFAULT if self.system_prompt is None else self.system_prompt
+
+    def get_tools(self) -> Any:
+        """More tools, beside the methods marked with `@tool`: functions, tools, toolsets."""
+        return None
+
+    # --- hooks, in the order in which they are called; each may be a plain `def` -----------------
+
+    async def configure_session(self, session: Session) -> Session:
+        """Called once, when the agent starts: what the model is shown of the conversation."""
+        return session
+
+    async def hydrate_messages(self, context: HydrationContext) -> Sequence[Any] | None:
+        """For applications that keep the conversation themselves: what the model is shown of it.
+
+        Called at the beginning of each turn, and of each further attempt. What is being answered is added if
+        it is not part of what is returned, and outcomes of tool calls are taken over. Everything is stored
+        here too, for clients and for recovery; `on_recovery_boot` is not asked, as its chain is yours.
+        """
+        return None
+
+    async def before_turn(self, context: TurnContext) -> TurnConfig | None:
+        """Called before each turn; what the returned `TurnConfig` sets is used for it."""
+        return None
+
+    async def before_step(self, context: PrepareStepContext) -> StepConfig | None:
+        """Called before each request to the model; what the returned `StepConfig` sets is used for it."""
+        return None
+
+    async def on_chunk(self, context: ChunkContext) -> None:
+        """Told of each chunk, once it is durable. It never holds up the turn, and may lag behind it."""
+
+    async def before_tool_call(self, context: ToolCallContext) -> ToolCallDecision | None:
+        """Called before a tool runs: `Allow(input=…)`, `Block(reason)`, `Substitute(output)` or None."""
+        return None
+
+    async def after_tool_call(self, context: ToolCallResultContext) -> None:
+        """Told what came of a call, whatever that is."""
+
+    async def on_step_finish(self, context: StepContext) -> None:
+        """Told of each request to the model, when its tools are done too."""
+
+    async def on_chat_response(self, result: ChatResponseResult) -> None:
+        """Told of each answer that is stored, at least once. It may start a turn, and wait for it."""
+
+    def on_chat_error(self, error: Exception, context: ChatErrorContext) -> Any:
+        """Told of every failure of a turn; the text of what is returned is shown to the user.
+
+        Returning the error itself shows nothing of its details.
+        """
+        return error
+
+    def classify_chat_error(
+        self, error: Exception, context: ChatErrorContext
+    ) -> ChatErrorClassification | None:
+        """Called before `on_chat_error`: what kind of failure this is, if you know."""
+        return None
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> ChatRecoveryOptions | None:
+        """A turn was interrupted: whether what it had said is kept, and whether it goes on."""
+        return None
+
+    async def on_recovery_boot(self, event: RecoveryBootEvent) -> RecoveryBootResult | None:
+        """A turn was interrupted in the middle of its answer: asked first, about the whole conversation."""
+        return None
+
+    def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any] | None:
+        """Called for a stored call that has no outcome, before the model is asked.
+
+        Returns the part with an outcome, or another part in its place; None: it is closed as an error.
+        """
+        return None

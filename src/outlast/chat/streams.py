@@ -1,0 +1,47 @@
+"""The streams of one agent: of what is open, and of what has ended as far as it is still kept."""
+
+from __future__ import annotations
+
+from outlast.chat import stream_rows
+from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.results import Message, TurnEnd
+from outlast.chat.stream import Stream, chunks_of
+from outlast.chat.transcript import Transcript
+from outlast.host.activation import Activation
+
+
+class Streams:
+    """One for each request."""
+
+    def __init__(self, activation: Activation, transcript: Transcript) -> None:
+        self._agent = activation.address.text
+        self._store = activation.store
+        self._transcript = transcript
+        self.open: dict[str, Stream] = {}  # by request id
+
+    def of(self, entry: EntryRow) -> Stream:
+        """The stream of an entry that has not ended: also of one whose turn has not begun."""
+        stream = self.open.get(entry.id)
+        if stream is None:
+            stream = self.open[entry.id] = Stream(self._agent, entry.id)
+        return stream
+
+    async def stored(self, entry: EntryRow) -> Stream:
+        """The stream of one that has ended, as far as it is still kept."""
+        stream = Stream(self._agent, entry.id, chunks=await self.chunks(entry.id))
+        stream.close(await self.end_of(entry))
+        return stream
+
+    async def end_of(self, entry: EntryRow) -> TurnEnd:
+        """How an entry that has ended did so."""
+        message = None
+        if entry.message_id is not None:
+            message = await self._transcript.get(entry.message_id)
+        return TurnEnd(
+            entry.outcome or "error", None if message is None else Message(message), entry.error
+        )
+
+    async def chunks(self, id: str) -> list[str]:
+        """What is stored of a request, in order."""
+        found = await self._store.fetch(stream_rows.OF_TURN, self._agent, id)
+        return chunks_of((seq, body) for seq, _, body in found)
