@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
-
+from outlast.cli.suggesting import match, suggestion
 from outlast.host.address import Address, escaped
 from outlast.inspect import rows, views
 from outlast.inspect.reading import Reader
@@ -47,41 +45,3 @@ async def _names(reader: Reader, kind: str) -> list[str]:
     prefix = escaped(kind)
     found = await reader.fetch(rows.NAMES, f"{prefix}/", f"{prefix}0", MOST_NAMES)
     return [Address.parse(text).name for (text,) in found]
-
-
-def match(given: str, known: Iterable[str]) -> str | None:
-    """The one of these that is meant, however it is spelt.
-
-    ```python
-    from outlast.cli.finding import match
-    assert match("support-agent", ["Assistant", "SupportAgent"]) == "SupportAgent"
-    assert match("assistent", ["Assistant"]) is None
-    ```
-    """
-    names = list(known)
-    if given in names:
-        return given
-    return next((name for name in names if _plain(name) == _plain(given)), None)
-
-
-def suggestion(given: str, known: Iterable[str]) -> str:
-    """What may have been meant, or what there is; to be added to what is wrong.
-
-    ```python
-    from outlast.cli.finding import suggestion
-    assert suggestion("asistant", ["Assistant", "Clerk"]) == ". Did you mean 'Assistant'?"
-    assert suggestion("x", ["Assistant", "Clerk"]) == ". There are: Assistant, Clerk"
-    ```
-    """
-    names = {_plain(name): name for name in known}
-    if not names:
-        return ", or of any other"
-    close = get_close_matches(_plain(given), names, n=1, cutoff=0.6)
-    if close:
-        return f". Did you mean {names[close[0]]!r}?"
-    some = list(names.values())[:8]
-    return f". There are: {', '.join(some)}" + (", …" if len(names) > 8 else "")
-
-
-def _plain(name: str) -> str:
-    return name.replace("-", "").replace("_", "").lower()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outlast.cli.commands import inspecting, operating
+from outlast.cli.commands import inspecting, operating, serving
 from outlast.cli.demo import demo
 from outlast.cli.loading import CannotLoad
 
@@ -70,6 +70,7 @@ def serve(
     raise typer.Exit(code)
 
 
+app.command()(serving.dev)
 app.add_typer(inspecting.inspect, name="inspect")
 app.command()(inspecting.explain)
 app.add_typer(operating.incidents, name="incidents")

@@ -103,6 +103,15 @@ class App:
         self.host = Host(self._agents, store, **self._options)
         self.host.audience = self.rooms
 
+    @property
+    def agents(self) -> Sequence[type[Any]]:
+        """The classes that it serves."""
+        return self._agents
+
+    def use_inspector(self) -> None:
+        """Serve what is in the store, as with `inspector=True`."""
+        self._inspector = self._inspector or _inspector(self)
+
     # --- life ------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager

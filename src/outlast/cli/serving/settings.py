@@ -23,6 +23,7 @@ class Settings:
     log_level: str = "info"
     workers: int = 1
     drain: float = 10.0  # seconds
+    dev: bool = False  # somebody is writing it: what is broken is told, and waited for
 
     def encode(self) -> str:
         """For a worker that is a fresh process."""

@@ -153,7 +153,7 @@ class Supervisor:
         self._say("reloading", level="info")
         for place in self._places:
             place.lives.clear()
-            if place.start_at is not None:
+            if place.start_at is not None or place.worker is None:
                 place.start_at = self._now()
             place.ask_to_stop(self._now() + self._settings.drain)
 
@@ -228,7 +228,10 @@ class Supervisor:
         if self._result is not None:
             self._say(described(pid, death), level="info")
             return
-        if code == REFUSED and is_first:  # it has said why
+        if code == REFUSED and self._settings.dev:  # it has said why
+            self._say("waiting for a change", level="info")
+            return
+        if code == REFUSED and is_first:
             self._stop(USAGE)
             return
         place.cause = handed_on(death, place.cause)

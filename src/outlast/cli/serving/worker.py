@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from outlast.cli.loading import CannotLoad, load
+from outlast.cli.serving import developing
 from outlast.cli.serving.processes import READY, UPGRADE
 from outlast.cli.serving.settings import NO_MEMORY, REFUSED, Settings, refusal
 
@@ -42,10 +43,17 @@ def work(
         why = refusal(settings.workers, application.store)
         if why is not None:
             raise CannotLoad(why)
+        if settings.dev:
+            developing.prepare(application, settings)
         application.on_upgrade = lambda: _say(lifeline, UPGRADE)
         code = run(_server(settings, application, lambda: _say(lifeline, READY)), sockets)
     except CannotLoad as error:
         complain(str(error))
+        code = REFUSED
+    except Exception as error:
+        if not settings.dev:
+            raise
+        developing.show(error)
         code = REFUSED
     except MemoryError:
         code = NO_MEMORY

@@ -1,0 +1,57 @@
+"""`outlast dev`: serving what is being written."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from outlast.cli.options import Store
+
+
+def dev(
+    target: Annotated[
+        str, typer.Argument(help="file.py, module:app, or a folder with agents")
+    ] = "agents/",
+    host: Annotated[str, typer.Option(help="The address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on")] = 8000,
+    store: Store = None,
+    log_level: Annotated[
+        str, typer.Option(help="critical, error, warning, info or debug")
+    ] = "warning",
+    drain: Annotated[
+        float, typer.Option(min=0, help="Seconds that running turns have when it reloads")
+    ] = 1.0,
+    no_reload: Annotated[bool, typer.Option("--no-reload", help="Do not watch the files")] = False,
+) -> None:
+    """Serve agents while you write them: with the inspector, and again whenever a file has changed.
+
+    A reload in the middle of an answer is an interruption like any other: the answer goes on, and it is said.
+    """
+    import signal
+
+    from outlast.cli import watching
+    from outlast.cli.loading import CannotLoad
+    from outlast.cli.models import installed
+    from outlast.cli.output import complain
+    from outlast.cli.serving.listening import CannotListen
+    from outlast.cli.serving.settings import Settings
+    from outlast.cli.serving.supervisor import supervise
+
+    settings = Settings(target, host, port, store, log_level, 1, drain, dev=True)
+    watcher = None
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+    if not no_reload:
+        if installed("watchfiles"):
+            watcher = watching.start(watching.watched(target))
+        else:
+            complain("nothing is reloaded without watchfiles: pip install 'uvicorn[standard]'")
+    code = 1
+    try:
+        code = supervise(settings)
+    except (CannotLoad, CannotListen) as error:
+        complain(str(error))
+    finally:
+        if watcher is not None and watcher.stdin is not None:
+            watcher.stdin.close()
+    raise typer.Exit(code)

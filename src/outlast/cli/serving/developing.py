@@ -1,0 +1,79 @@
+"""What a worker of `outlast dev` does besides serving: it tells what it serves, and what it has recovered."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any
+
+from outlast.cli.serving.settings import Settings
+from outlast.host.causes import VARIABLE
+
+LAST = 6  # frames of a traceback that are shown
+
+
+def prepare(application: Any, settings: Settings) -> None:
+    """Before it is served."""
+    from outlast.cli.models import problems_of
+
+    application.use_inspector()
+    application.host.events.subscribe("chat:recovery:decision", recovered)
+    is_again = VARIABLE in os.environ
+    classes = application.host.classes
+    if is_again:
+        _say("reloaded")
+    else:
+        for line in served(application, settings):
+            _say(line)
+    for name, kind in classes.items():
+        for problem in problems_of(getattr(kind, "model", None)):
+            _say(f"{name}: {problem}")
+
+
+def served(application: Any, settings: Settings) -> list[str]:
+    """What is served, and how to talk to it."""
+    from outlast.server.routing import kebab
+
+    lines = []
+    at = (
+        "" if (settings.host, settings.port) == ("127.0.0.1", 8000) else f" --url {where(settings)}"
+    )
+    for each in application.agents:
+        name = kebab(each.__name__)
+        talk = f"   outlast chat {name} NAME{at}" if hasattr(each, "save_messages") else ""
+        lines.append(f"{each.__name__}: {where(settings)}/agents/{name}/NAME{talk}")
+    return lines
+
+
+def where(settings: Settings) -> str:
+    host = "127.0.0.1" if settings.host in ("", "0.0.0.0", "::") else settings.host
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
+def recovered(event: Any) -> None:
+    """A turn was interrupted, by a reload or by anything else, and this is what becomes of it."""
+    from outlast.inspect.words import decided
+
+    by = {"deploy": "the reload", "stalled": "its model", "oom": "a lack of memory"}
+    cause = by.get(event.cause, f"a death ({event.cause})")
+    what = decided(event.action)
+    _say(
+        f"{event.agent} was interrupted by {cause} in {event.request_id}. {what}"
+        f" (row {event.row}: {event.why}; outlast explain {event.request_id})"
+    )
+
+
+def show(error: Exception) -> None:
+    """An error of the module that is being written: its last frames, without ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if "outlast/cli" not in each.filename.replace("\\", "/")]
+    own = [each for each in own if "importlib" not in each.filename]
+    lines = traceback.format_list(own[-LAST:]) + traceback.format_exception_only(error)
+    sys.stderr.write("".join(lines))
+    _say("it could not be loaded")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"outlast: {text}\n")
+    sys.stderr.flush()
