@@ -13,11 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2 as httpx
+from commands import beside
 
 from outlast.client import Client
+from outlast.host.address import Address
+from outlast.inspect import views
+from outlast.inspect.reading import reading
 
 LONG = 60.0  # seconds that anything may take on a machine with much to do
-AGENT = '''
+AGENT = """
 from outlast import Think
 from outlast.testing import ScriptedModel, Step
 
@@ -25,14 +29,15 @@ ANSWER = " ".join(f"word-{n}" for n in range(40))
 
 
 def tell(messages):
+    # A few words, and then nothing until it is asked to go on.
     parts = [part for message in messages for part in message.parts if part.part_kind == "text"]
     told = "".join(str(part.content) for part in parts)
-    return Step.text(ANSWER[len(told):], delay=0.1)
+    return Step.text(ANSWER[len(told):]) if told else Step.text(ANSWER[:49]) + Step.stalls()
 
 
 class Teller(Think):
     model = ScriptedModel.answering(tell)
-'''
+"""
 
 
 class Dev:
@@ -43,6 +48,7 @@ class Dev:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
+        self.pid = 0
 
     @property
     def log(self) -> str:
@@ -55,6 +61,25 @@ class Dev:
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise AssertionError(f"it has not come to that:\n{self.log}") from None
+
+    @property
+    def worker(self) -> int:
+        """The process that serves; its supervisor has the watcher as a child, too."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        names = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children}
+        (found,) = [int(pid) for pid, name in names.items() if "watching" not in name]
+        return found
+
+    async def until_said(self, name: str, words: int) -> None:
+        """Wait until so much of the answer is stored."""
+        address = Address.of("Teller", name)
+        async with asyncio.timeout(LONG), reading(f"sqlite:///{self.folder}/store.db") as reader:
+            while True:
+                turns = await views.turns(reader, address)
+                chunks = await views.chunks(reader, address, turns[0].id) if turns else []
+                if len([each for each in chunks if "delta" in each["chunk"]]) >= words:
+                    return
+                await asyncio.sleep(0.05)
 
     def is_ready(self) -> bool:
         try:
@@ -75,6 +100,7 @@ def developing(folder: Path) -> Iterator[Dev]:
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
         try:
+            dev.pid = process.pid
             yield dev
             process.send_signal(signal.SIGINT)
             assert process.wait(LONG) == 0, dev.log
@@ -99,6 +125,18 @@ async def test_a_reload_in_the_middle_of_an_answer_is_recovered_and_said(tmp_pat
         assert "agents/teller.py changed" in dev.log
         assert "Teller/a was interrupted by the reload in r1." in dev.log
         assert "row 17" in dev.log
+
+        talking = asyncio.create_task(
+            beside("chat", "Teller", "b", "-m", "Well?", "--url", dev.url)
+        )
+        await dev.until_said("b", 3)
+        os.kill(dev.worker, signal.SIGKILL)
+        talked = await talking
+        assert (talked.code, talked.out.split("\n")[-2].split()[-1]) == (0, "word-39"), talked
+        assert [word for word in talked.out.split() if word.startswith("word-")] == [
+            f"word-{n}" for n in range(40)
+        ]
+        assert "Teller/b was interrupted by a death (crashed)" in dev.log
 
         dev.agent.write_text(AGENT + "\nraise RuntimeError('half done')\n")
         await dev.until(lambda: "RuntimeError: half done" in dev.log)

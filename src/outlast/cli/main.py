@@ -71,6 +71,7 @@ def serve(
 
 
 app.command()(serving.dev)
+app.command()(serving.chat)
 app.add_typer(inspecting.inspect, name="inspect")
 app.command()(inspecting.explain)
 app.add_typer(operating.incidents, name="incidents")

@@ -89,12 +89,19 @@ class Client:
         ] = {}  # frames that may have been lost, by what they are about
         self._calls: dict[str, asyncio.Queue[dict[str, Any] | BaseException]] = {}
         self._state_changes: list[asyncio.Queue[Any]] = []
+        self._offered: dict[str, None] = {}  # turns that are under way, and nobody follows here
+        self._offers: list[asyncio.Queue[str | BaseException]] = []
         self._open = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._refusal: Exception | None = None
         self.messages: list[dict[str, Any]] = []  # the conversation, as the server has told it last
         self.state: Any = None
         self.is_recovering = False
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection right now; a lost one is made again."""
+        return self._socket is not None
 
     async def __aenter__(self) -> Self:
         self._running = asyncio.create_task(self._run(), name="outlast client")
@@ -148,6 +155,29 @@ class Client:
         async with aclosing(self._followed(request, text)) as chunks:
             async for chunk in chunks:
                 yield chunk
+
+    async def offers(self) -> AsyncIterator[str]:
+        """The ids of turns that nobody follows here, as they come, until the client is closed: `resume` them.
+
+        Those that were under way when it came, those of others, and those that go on after an approval.
+        """
+        offers: asyncio.Queue[str | BaseException] = asyncio.Queue()
+        for id in self._offered:
+            offers.put_nowait(id)
+        self._offers.append(offers)
+        try:
+            while not isinstance(found := await offers.get(), Closed):
+                if isinstance(found, BaseException):
+                    raise found
+                yield found
+        finally:
+            self._offers.remove(offers)
+
+    def _offer(self, id: str) -> None:
+        if id not in self._offered and not self._followers({"id": id}):
+            self._offered[id] = None
+            for offers in self._offers:
+                offers.put_nowait(id)
 
     async def _followed(self, request: _Request, text: str) -> AsyncGenerator[dict[str, Any]]:
         self._requests.append(request)
@@ -321,7 +351,7 @@ class Client:
         self._open.set()
         for request in self._requests:
             request.chunks.put_nowait(error)
-        for waiting in (*self._calls.values(), *self._state_changes):
+        for waiting in (*self._calls.values(), *self._state_changes, *self._offers):
             waiting.put_nowait(error)
 
     def _drop_calls(self) -> None:
@@ -364,6 +394,7 @@ class Client:
             case "cf_agent_stream_resuming":
                 await self._accept(socket, str(frame.get("id")))
             case "cf_agent_stream_pending":
+                self._offer(str(frame.get("id")))
                 for request in self._followers(frame):
                     request.awaits_replay = False  # it has not begun: what comes is all of it
             case "rpc":
@@ -383,12 +414,16 @@ class Client:
 
     async def _accept(self, socket: ClientConnection, id: str) -> None:
         """What is offered is taken, also if nobody follows it here: then nothing is held back."""
+        self._offer(id)
         for request in self._followers({"id": id}):
             request.awaits_replay = True
         await socket.send(_frame("cf_agent_stream_resume_ack", id=id))
 
     def _response(self, frame: dict[str, Any]) -> None:
-        if frame.get("done"):
+        if not frame.get("done"):
+            self._offer(str(frame.get("id")))
+        else:
+            self._offered.pop(str(frame.get("id")), None)
             self._answers_given.pop(str(frame.get("id")), None)  # what is over is not cancelled
         for request in self._followers(frame):
             self._follow(request, frame)

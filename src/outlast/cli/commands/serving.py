@@ -1,4 +1,4 @@
-"""`outlast dev`: serving what is being written."""
+"""`outlast dev` and `outlast chat`: serving what is being written, and talking to it."""
 
 from __future__ import annotations
 
@@ -55,3 +55,31 @@ def dev(
         if watcher is not None and watcher.stdin is not None:
             watcher.stdin.close()
     raise typer.Exit(code)
+
+
+def chat(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="A class of agents")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which of them")] = "default",
+    url: Annotated[
+        str, typer.Option("--url", envvar="OUTLAST_URL", help="Where it is served")
+    ] = "http://127.0.0.1:8000",
+    message: Annotated[
+        str | None, typer.Option("--message", "-m", help="Say this, show the answer, and leave")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", help="For the server's auth, as in 'authorization: Bearer …'"
+        ),
+    ] = None,
+) -> None:
+    """Talk to an agent that is served, in the terminal.
+
+    Answers are streamed, calls of tools are shown and asked about, and what a restart of the server
+    interrupts goes on. What is piped in is said line by line.
+    """
+    from outlast.cli.chatting import chat as talk
+
+    pairs = [each.partition(":") for each in header or ()]
+    headers = {key.strip(): text.strip() for key, _, text in pairs}
+    raise typer.Exit(talk(url, agent, name, message, headers))
