@@ -93,3 +93,17 @@ async def test_every_frame_of_a_tick_arrives_also_before_a_close(sqlite_url: str
             server.app.rooms.each(lambda connection: connection.close(1012, "restarting"))
             assert await tab.until_closed() == (1012, "restarting")
             assert [each["n"] for each in tab.all("cry")] == list(range(FRAMES))
+
+
+async def test_a_client_that_is_just_leaving_does_not_keep_a_server_from_stopping(
+    sqlite_url: str,
+) -> None:
+    """Its goodbye was heard, and what is left to be sent to it has not been taken yet."""
+    async with (
+        served(Crier, url=sqlite_url) as server,
+        server.tab(path="/agents/crier/c") as tab,
+    ):
+        [connection] = server.server.server_state.connections
+        connection.conn.send_close(1000)  # type: ignore[union-attr]
+        connection.shutdown()  # as uvicorn does with each, and does not expect it to raise
+        await tab.until_closed()

@@ -52,11 +52,19 @@ def protocol() -> Any:
     """uvicorn's WebSocket protocol over such a transport: `uvicorn.run(app, ws=protocol())`."""
     try:
         from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+        from websockets.exceptions import InvalidState
     except ImportError:  # an older uvicorn, or one without websockets: its own choice
         return "auto"
 
     class GatheringProtocol(WebSocketsSansIOProtocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(Gathered(transport, asyncio.get_running_loop()))  # type: ignore[arg-type]
+
+        def shutdown(self) -> None:
+            """One whose client is just leaving by itself must not keep the server from stopping in order."""
+            try:
+                super().shutdown()
+            except InvalidState:  # uvicorn closes it a second time
+                self.transport.close()
 
     return GatheringProtocol
