@@ -1,4 +1,4 @@
-"""script/torture in small: a few kills on each engine, and proof that its checker can fail."""
+"""`script/torture fibers` in small: a few kills on each engine, and proof that its checker can fail."""
 
 from __future__ import annotations
 

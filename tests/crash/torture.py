@@ -1,7 +1,7 @@
 """Kills a worker that does everything at once, again and again: what was lost, repeated, stuck?
 
-Run by script/torture; a thousand kills take about ten minutes. The worker is in torture_worker.py, what
-must hold in torture_checks.py. A small run of it is part of the tests (test_torture.py).
+Run by `script/torture fibers`; a thousand kills take about ten minutes. The worker is in torture_worker.py,
+what must hold in torture_checks.py. A small run of it is part of the tests (test_torture.py).
 """
 
 from __future__ import annotations
