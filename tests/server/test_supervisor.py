@@ -413,7 +413,9 @@ def test_a_port_that_is_in_use_is_said(tmp_path: Path) -> None:
 def test_a_reader_of_events_holds_up_no_stop_and_resumes_afterwards(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/store.db"
     options = {"target": str(FIXTURE), "app": ""}
-    with supervised(tmp_path, "--store", store, "--drain", "2", **options) as server:
+    more = ("--drain", "2", "--log-level", "debug")
+    with supervised(tmp_path, "--store", store, *more, **options) as server:
+        until(lambda: "everything is loaded" in server.log)  # nor does a reload interrupt an import
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LONG)
         said = {
             "role": "user",
