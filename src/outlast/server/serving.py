@@ -57,8 +57,9 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the host, then take connections."""
         await super().startup(sockets)
-        gc.collect()
-        gc.freeze()  # what was imported stays: looking through it again and again would hold up frames
+        # What was imported stays: looking through it again and again would hold up frames. Looking through it
+        # now would hold up the clients that wait, and find next to nothing.
+        gc.freeze()
         if self._on_ready is not None:
             self._on_ready()
 

@@ -7,27 +7,41 @@ import gc
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 
 AT_ONCE = (  # what every worker needs
     "outlast.server.serving",
     "outlast.chat.think",
     "outlast.store.sqlite",
+    "outlast.host.admin",
+    "outlast.host.operators",
     "uvicorn.lifespan.on",
+    "uvicorn.loops.auto",
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.auto",
     "uvicorn.protocols.websockets.auto",
     "pydantic_ai",
+    "pydantic_ai.direct",
     "pydantic_ai.models",
     "encodings.idna",
 )
 SOON = (  # what it may need, and takes seconds; not before the first worker has started
     "outlast.store.postgres",
+    "anyio._backends._asyncio",
+    "opentelemetry.propagate",
     "openai",
     "pydantic_ai.models.openai",
+    "pydantic_ai.providers.openai",
+    "openai.resources.chat.chat",  # these the SDK leaves to the first request
+    "openai.resources.chat.completions.completions",
+    "openai.resources.responses.responses",
     "anthropic",
     "pydantic_ai.models.anthropic",
+    "pydantic_ai.providers.anthropic",
+    "anthropic.resources.beta.messages.messages",
     "google.genai",
     "pydantic_ai.models.google",
+    "pydantic_ai.providers.google",
 )
 
 
@@ -35,6 +49,28 @@ def load(name: str) -> None:
     """Import a module, if it is installed and can be."""
     with contextlib.suppress(Exception):  # whoever needs it will be told in the worker
         importlib.import_module(name)
+
+
+def load_prices() -> None:
+    """Pydantic AI's table of prices: whoever makes a model needs it, and it takes long to build."""
+    with contextlib.suppress(Exception):  # then the worker builds it
+        from genai_prices.data_snapshot import get_snapshot
+
+        get_snapshot()
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """What is imported here stays. Looking for garbage in it, again and again, takes a tenth of the time."""
+    before = gc.get_threshold()
+    gc.set_threshold(0, *before[1:])
+    during = gc.get_threshold()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if gc.get_threshold() == during:  # not if the application has wishes of its own
+            gc.set_threshold(*before)
 
 
 def can_fork() -> bool:

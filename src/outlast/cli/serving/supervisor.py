@@ -33,12 +33,14 @@ def supervise(settings: Settings, *, preload: bool = False) -> int:
     if settings.store is not None:
         _check(settings, settings.store)
     sockets = listen(settings.host, settings.port)  # from here on connections wait
-    for name in imports.AT_ONCE:
-        imports.load(name)
     application = None
-    if preload:
-        application = load(settings.target, settings.store)
-        _check(settings, application.store)
+    with imports.kept():
+        for name in imports.AT_ONCE:
+            imports.load(name)
+        imports.load_prices()
+        if preload:
+            application = load(settings.target, settings.store)
+            _check(settings, application.store)
     imports.share_memory()
     outcome = Supervisor(settings, sockets).run()
     if isinstance(outcome, Born):

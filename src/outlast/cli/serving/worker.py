@@ -15,6 +15,7 @@ import typer
 
 from outlast.cli.loading import CannotLoad, load
 from outlast.cli.serving import developing
+from outlast.cli.serving.imports import kept
 from outlast.cli.serving.processes import READY, UPGRADE
 from outlast.cli.serving.settings import NO_MEMORY, REFUSED, Settings, refusal
 
@@ -39,7 +40,8 @@ def work(
     _stop_with(lifeline, settings.drain)
     try:
         if application is None:
-            application = load(settings.target, settings.store)
+            with kept():
+                application = load(settings.target, settings.store)
         why = refusal(settings.workers, application.store)
         if why is not None:
             raise CannotLoad(why)
@@ -63,7 +65,9 @@ def work(
 
 def alone(settings: Settings) -> int:
     """Serve without a supervisor, on a socket of its own. The exit status."""
-    return run(_server(settings, load(settings.target, settings.store)), None)
+    with kept():
+        server = _server(settings, load(settings.target, settings.store))
+    return run(server, None)
 
 
 def run(server: Server, sockets: list[socket.socket] | None) -> int:
