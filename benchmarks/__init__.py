@@ -6,7 +6,7 @@ runs each in a fresh process, and prints tables and bars. A *job* is one workloa
 
 Start reading at `catalogue` (what is run), then `job` (one process), `floors` and `ours` (two
 answers to the same task; `chat_floors` and `ours_chat` for streamed answers), `wire/` (the same over
-WebSockets), `peers/` (the others).
+WebSockets), `recovery/` (servers that are killed), `peers/` (the others).
 `runner` drives, `report` prints, `bars` judges.
 
 Modules import only the standard library at the top: planning works before anything is installed.

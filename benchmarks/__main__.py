@@ -121,6 +121,9 @@ def main() -> int:
     for workload in dict.fromkeys(outcome.job.workload for outcome in outcomes):
         turn = [outcome for outcome in outcomes if outcome.job.workload == workload]
         print(f"\n{report.table(workload, turn, found)}")
+        for job in dict.fromkeys(outcome.job for outcome in turn) if asked.verbose else ():
+            if told := report.timeline(job, found):
+                print(f"\n{told}")
     judged = list(bars.bars(found))
     print("\nBARS", *(bar for bar in judged if bar.value is not None), sep="\n  ")
     if left := sum(bar.value is None for bar in judged):

@@ -113,6 +113,23 @@ def chat_bars(numbers: Numbers) -> Iterator[Bar]:
         yield Bar(f"{what} of a turn, after 500 turns against after 10", growth, 1.1, "x")
 
 
+def recovery_bars(numbers: Numbers) -> Iterator[Bar]:
+    """A server that dies in mid-answer."""
+    get = numbers.get
+    took = get("w4", "ours-full", "wall_ms")
+    yield Bar("SIGKILL to the next chunk at a connected client", took, 200, " ms")
+    ours, floor = (get("w4cold", f"{system}-full", "wall_ms") for system in ("ours", "floor"))
+    more = None if ours is None or floor is None else ours - floor
+    yield Bar("cold start to the next chunk: more than the floor's", more, 300, " ms")
+    for workload, when in (("w4", "SIGKILL"), ("w4cold", "a cold start")):
+        for fault, what in (
+            ("lost", "words lost"),
+            ("twice", "words that came twice"),
+            ("stuck", "answers that did not go on"),
+        ):
+            yield Bar(f"{what} after {when}", get(workload, "ours-full", fault), 0, "")
+
+
 def wire_bars(numbers: Numbers) -> Iterator[Bar]:
     """Answers over WebSockets, sockets that stream or idle, and catching up."""
     get = numbers.get
@@ -157,6 +174,7 @@ def bars(found: Medians) -> Iterator[Bar]:
             f"100 stashers {who}: CPU each", get("w1c", f"ours-{against}", "cpu_us"), 20, " µs"
         )
     yield from chat_bars(numbers)
+    yield from recovery_bars(numbers)
     yield Bar("100,000 idle agents: memory", numbers.growth("rss_mb"), 5, " MB")
     yield Bar(
         "100,000 idle agents: CPU", get("w5", "ours-idle", "idle_cpu_pct"), NO_IDLE_CPU_PCT, " %"

@@ -55,6 +55,8 @@ WORKLOADS = {
     "w3b": "What finished turns leave in the store, as a multiple of what was said",
     "w3s": "What a turn asks of the store, after 10 turns of a conversation and after 500",
     "w3x": "A tool call beside the tool's own work, and beside a call of a tool that does not exist",
+    "w4": "SIGKILL in mid-answer: until a connected client is told more, and what was lost or came twice",
+    "w4cold": "A process that starts over an interrupted answer: until a client is told more",
     "w5": "A fresh host over a store that knows 100,000 idle agents",
     "wire": "One streamed answer of 500 deltas after another, over a WebSocket",
     "wirec": "Streamed answers of 500 deltas over WebSockets, 50 at once",
@@ -70,6 +72,7 @@ def jobs() -> list[Job]:
     """All jobs, in the order of the tables."""
     from benchmarks import chat_floors, floors, imports, ours, ours_chat, ours_tools
     from benchmarks.peers import dbos, langgraph, pydantic_ai, restate, think
+    from benchmarks.recovery import jobs as recovery
     from benchmarks.wire import jobs as wire
 
     sources = (
@@ -79,6 +82,7 @@ def jobs() -> list[Job]:
         dbos,
         restate,
         pydantic_ai,
+        recovery,
         wire,
         think,
         imports,

@@ -22,6 +22,7 @@ class Options:
     reps: int
     quick: bool
     plan_only: bool
+    verbose: bool = False
 
     def size(self, job: Job) -> int:
         """How much of this job to measure."""
@@ -67,6 +68,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         "--quick", action="store_true", help=f"1/{QUICK_SHARE} of the size, to see that it works"
     )
     parser.add_argument("--plan", action="store_true", help="list the jobs and stop")
+    parser.add_argument(
+        "--verbose", action="store_true", help="also tell what recovery has spent its time on"
+    )
     given = parser.parse_args(arguments)
 
     plan = jobs()
@@ -86,4 +90,4 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     if not plan:
         parser.error("nothing to run: --only or --systems names nothing")
     reps = given.reps or (1 if given.quick else 3)
-    return Options(tuple(plan), reps, given.quick, given.plan)
+    return Options(tuple(plan), reps, given.quick, given.plan, given.verbose)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from benchmarks.runner import Outcome
 
+FAULTS = ("lost", "twice", "stuck")
+AT = "at_"  # a metric that begins like this is a moment
 Medians = dict[tuple[str, str], Metrics]
 """(workload, system) to its metrics."""
 
@@ -37,6 +39,15 @@ STREAMED = (
     Column("p99 ms", "p99_ms", ratios=False),
 )
 WIRED = STREAMED[:2]
+RECOVERED = (
+    Column("median ms", "wall_ms"),
+    Column("most", "most_ms", ratios=False),
+    Column("fixed loops", "loops", ratios=False),
+    Column("CPU ms", "cpu_ms", ratios=False),
+    Column("lost", "lost", ratios=False),
+    Column("twice", "twice", ratios=False),
+    Column("stuck", "stuck", ratios=False),
+)
 COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "w1": EACH,
     "w1b": (
@@ -65,6 +76,8 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         )
         for when, suffix in (("10 turns", "few"), ("500 turns", "many"))
     ),
+    "w4": RECOVERED,
+    "w4cold": RECOVERED,
     "w5": (
         Column("RSS MB", "rss_mb", ratios=False),
         Column("idle CPU %", "idle_cpu_pct", ratios=False),
@@ -89,15 +102,36 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "import": (Column("wall ms", "wall_ms"), Column("CPU ms", "cpu_ms")),
 }
 
+MOMENTS = {
+    "closed_ms": "the client sees that its connection has ended",
+    "born_ms": "the next process begins (to 10 ms)",
+    "module_ms": "it imports the module of the application",
+    "loaded_ms": "it has done so",
+    "starting_ms": "its event loop runs, and the host starts",
+    "started_ms": "the store is open",
+    "connected_ms": "the client is connected again",
+    "woken_ms": "the agent is in memory",
+    "decided_ms": "it is decided that the turn goes on",
+    "asked_ms": "the decision is stored, and the model asked",
+    "said_ms": "the model says the next word",
+    "offered_ms": "the client is offered what it has missed",
+    "continued_ms": "the client is shown a word that it has not seen",
+}
+
 
 def medians(outcomes: Iterable[Outcome]) -> Medians:
-    """The median of each metric over the repeats that worked."""
+    """The median of each metric over the repeats that worked; of what must not happen, the most."""
     runs: dict[tuple[str, str], list[Metrics]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.metrics:
             runs[outcome.job.workload, outcome.job.system].append(outcome.metrics)
     return {
-        key: {name: statistics.median(one[name] for one in several) for name in several[0]}
+        key: {
+            name: (max if name in FAULTS else statistics.median)(
+                [one[name] for one in several if name in one]
+            )
+            for name in several[0]
+        }
         for key, several in runs.items()
     }
 
@@ -151,6 +185,19 @@ def aligned(rows: list[list[str]]) -> list[str]:
         width = max(map(len, column))
         padded.append([f"{cell:<{width}}" if k == 0 else f"{cell:>{width}}" for cell in column])
     return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
+
+
+def timeline(job: Job, found: Medians) -> str:
+    """When what happened in a job that has noted it, and how long after what came before."""
+    mine = found.get((job.workload, job.system), {})
+    moments = sorted(
+        (at, name.removeprefix(AT)) for name, at in mine.items() if name.startswith(AT)
+    )
+    lines, before = [f"{job.name}: {job.label}"], 0.0
+    for at, name in moments:
+        lines.append(f"{at:9.1f} ms  {at - before:+8.1f}  {MOMENTS.get(name, name)}")
+        before = at
+    return "\n  ".join(lines) if moments else ""
 
 
 def table(workload: str, outcomes: list[Outcome], found: Medians) -> str:

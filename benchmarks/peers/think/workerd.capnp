@@ -21,8 +21,13 @@ const think :Workerd.Worker = (
   compatibilityFlags = ["nodejs_compat"],
   bindings = [
     (name = "Chat", durableObjectNamespace = "Chat"),
+    (name = "Words", durableObjectNamespace = "Words"),
     (name = "DELTAS", fromEnvironment = "DELTAS"),
+    (name = "LIFE", fromEnvironment = "LIFE"),
   ],
-  durableObjectNamespaces = [(className = "Chat", uniqueKey = "outlast-bench-chat", enableSql = true)],
+  durableObjectNamespaces = [
+    (className = "Chat", uniqueKey = "outlast-bench-chat", enableSql = true),
+    (className = "Words", uniqueKey = "outlast-bench-words", enableSql = true),
+  ],
   durableObjectStorage = (localDisk = "disk"),
 );
