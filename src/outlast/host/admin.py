@@ -103,8 +103,13 @@ class AdminSocket:
         with contextlib.suppress(FileNotFoundError):
             made.unlink()
         self._server = await asyncio.start_unix_server(self._serve, made, limit=LINE)
-        os.chmod(made, 0o600)
-        os.replace(made, self.path)
+        try:
+            os.chmod(made, 0o600)
+            os.replace(made, self.path)
+        except OSError:
+            self._server.close()
+            made.unlink(missing_ok=True)
+            raise
         self._inode = self.path.lstat().st_ino
 
     async def close(self) -> None:
