@@ -13,6 +13,7 @@ from outlast.cli.loading import CannotLoad
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # boxes around the help would take longer than all the rest
     help="Chat agents that outlast the process they run in.",
 )
 

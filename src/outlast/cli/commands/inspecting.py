@@ -20,13 +20,14 @@ from outlast.cli.options import (
 inspect = typer.Typer(
     no_args_is_help=False,
     invoke_without_command=True,
-    help="Look inside a store, read-only: agents, turns, incidents and the rest.",
+    rich_markup_mode=None,
+    help="Look inside a store, read-only.",
 )
 
 
 @inspect.callback()
 def overview(context: typer.Context, store: Store = None, json: Json = False) -> None:
-    """Look inside a store, read-only: agents, turns, incidents and the rest.
+    """Look inside a store, read-only.
 
     Without a command: the agents. It is safe beside a running host, and when none runs.
     """
@@ -43,7 +44,7 @@ def agents(
     after: Annotated[str, typer.Option(help="Go on after this address")] = "",
     limit: Limit = 100,
 ) -> None:
-    """All agents, with what they do and when they did something last."""
+    """All agents, and what they are doing."""
     from outlast.cli import showing
     from outlast.cli.output import run
 
@@ -54,7 +55,7 @@ def agents(
 def agent(
     agent: AgentArgument, name: NameArgument = None, store: Store = None, json: Json = False
 ) -> None:
-    """One agent: its turns, fibers, schedules, incidents, and how much it has stored."""
+    """One agent, with all that it has."""
     from outlast.cli import showing
     from outlast.cli.output import run
 
@@ -85,7 +86,7 @@ def submissions(
     json: Json = False,
     limit: Limit = 50,
 ) -> None:
-    """What was submitted to be answered later, newest first."""
+    """What is to be answered later, newest first."""
     from outlast.cli import showing
     from outlast.cli.output import run
 
@@ -96,7 +97,7 @@ def submissions(
 def incidents(
     agent: OptionalAgent = None, name: OptionalName = None, store: Store = None, json: Json = False
 ) -> None:
-    """Turns that were interrupted and go on, or were given up."""
+    """Turns that were interrupted, or given up."""
     from outlast.cli import showing
     from outlast.cli.output import run
 
@@ -141,7 +142,7 @@ def ledger(
     json: Json = False,
     limit: Limit = 100,
 ) -> None:
-    """The tool calls of an agent, newest first, as long as they are kept."""
+    """The tool calls of an agent, newest first."""
     from outlast.cli import showing
     from outlast.cli.output import run
 
@@ -156,7 +157,7 @@ def messages(
     json: Json = False,
     limit: Limit = 50,
 ) -> None:
-    """The messages of an agent on all branches, newest first."""
+    """The messages of an agent, newest first."""
     from outlast.cli import showing
     from outlast.cli.output import run
 
@@ -176,7 +177,10 @@ def sizes(
 
 @inspect.command()
 def chunks(turn: TurnArgument, store: Store = None, json: Json = False) -> None:
-    """The raw chunks of a turn, one a line; they are kept for ten minutes after its end."""
+    """The raw chunks of a turn, one a line.
+
+    They are kept for ten minutes after its end.
+    """
     from outlast.cli import showing
     from outlast.cli.output import run
 
@@ -184,7 +188,10 @@ def chunks(turn: TurnArgument, store: Store = None, json: Json = False) -> None:
 
 
 def explain(turn: TurnArgument, store: Store = None, json: Json = False) -> None:
-    """Tell what happened in a turn: admission, steps, tool calls, crashes, decisions and the end."""
+    """Tell what happened in a turn.
+
+    Its admission, steps, tool calls, what interrupted it, what was decided about that and why, and its end.
+    """
     from outlast.cli import showing
     from outlast.cli.output import run
 

@@ -16,7 +16,9 @@ from outlast.cli.options import (
 )
 
 incidents = typer.Typer(
-    no_args_is_help=True, help="Turns that were interrupted: list, seal or retry them."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List, seal or retry interrupted turns.",
 )
 
 
@@ -24,7 +26,7 @@ incidents = typer.Typer(
 def list_(
     agent: OptionalAgent = None, name: OptionalName = None, store: Store = None, json: Json = False
 ) -> None:
-    """Turns that were interrupted and go on, or were given up."""
+    """Turns that were interrupted, or given up."""
     from outlast.cli import showing
     from outlast.cli.output import run
 
@@ -46,7 +48,10 @@ def seal(
 def retry(
     turn: TurnArgument, store: Store = None, json: Json = False, direct: Direct = False
 ) -> None:
-    """Have another answer to what a turn should have answered. Ctrl-C stops waiting for it, no more."""
+    """Have another answer in place of a turn's.
+
+    Ctrl-C stops waiting for it, no more.
+    """
     from outlast.cli import acting
     from outlast.cli.output import run
 
@@ -56,7 +61,10 @@ def retry(
 def cancel(
     turn: TurnArgument, store: Store = None, json: Json = False, direct: Direct = False
 ) -> None:
-    """Stop a turn, or take back what waits for one. What it has said is kept."""
+    """Stop a turn, or take it back.
+
+    What it has said is kept.
+    """
     from outlast.cli import acting
     from outlast.cli.output import run
 
@@ -70,7 +78,10 @@ def release(
     json: Json = False,
     direct: Direct = False,
 ) -> None:
-    """Have an agent that died while it was starting, again and again, take up its turns once more."""
+    """Unblock an agent that died at each start.
+
+    It takes up its turns once more.
+    """
     from outlast.cli import acting
     from outlast.cli.output import run
 

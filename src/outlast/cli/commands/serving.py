@@ -24,8 +24,9 @@ def dev(
     ] = 1.0,
     no_reload: Annotated[bool, typer.Option("--no-reload", help="Do not watch the files")] = False,
 ) -> None:
-    """Serve agents while you write them: with the inspector, and again whenever a file has changed.
+    """Serve agents while you write them.
 
+    With a chat page, the inspector, and a reload whenever a file has changed.
     A reload in the middle of an answer is an interruption like any other: the answer goes on, and it is said.
     """
     import signal

@@ -16,8 +16,11 @@ LAST = 6  # frames of a traceback that are shown
 def prepare(application: Any, settings: Settings) -> None:
     """Before it is served."""
     from outlast.cli.models import problems_of
+    from outlast.server.pages import Page
 
     application.use_inspector()
+    is_alone = settings.host in ("127.0.0.1", "localhost", "::1")
+    application.page = application.page or Page(dev=is_alone)
     application.host.events.subscribe("chat:recovery:decision", recovered)
     is_again = VARIABLE in os.environ
     classes = application.host.classes
@@ -35,7 +38,7 @@ def served(application: Any, settings: Settings) -> list[str]:
     """What is served, and how to talk to it."""
     from outlast.server.routing import kebab
 
-    lines = []
+    lines = [f"{where(settings)} has a chat page"]
     at = (
         "" if (settings.host, settings.port) == ("127.0.0.1", 8000) else f" --url {where(settings)}"
     )
