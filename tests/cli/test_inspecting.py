@@ -131,7 +131,7 @@ async def test_looking_works_beside_a_host_and_sees_that_it_works(sqlite_url: st
                 break
         assert found["moments"][-1]["what"] == "It is being worked on."
     found = (await beside("explain", "hm", "--store", sqlite_url, "--json")).json
-    assert found["moments"][-1]["kind"] == "running", "this process had the lock, and lives"
+    assert found["moments"][-1]["kind"] == "left", "nobody has the lock any more"
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outlast.cli.commands import inspecting, operating, serving
+from outlast.cli.commands import inspecting, operating, serving, storing
 from outlast.cli.demo import demo
 from outlast.cli.loading import CannotLoad
 
@@ -78,6 +78,7 @@ app.command()(inspecting.explain)
 app.add_typer(operating.incidents, name="incidents")
 app.command()(operating.cancel)
 app.command()(operating.release)
+app.add_typer(storing.db, name="db")
 
 
 if __name__ == "__main__":

@@ -25,19 +25,30 @@ async def is_hosted(url: str | None) -> bool | None:
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether the process that has locked a SQLite file last is alive. The lock itself is not touched.
+    """Whether a process has a SQLite file locked. The lock itself is not touched: a host may be starting.
 
-    None: it ran on another machine.
+    None: whoever had it last ran on another machine.
     """
+    lock = path.with_name(path.name + ".lock")
     try:
-        about = json.loads(path.with_name(path.name + ".lock").read_text())
-        pid, host = int(about["pid"]), about["host"]
+        about = json.loads(lock.read_text())
+        pid, host, inode = int(about["pid"]), about["host"], lock.stat().st_ino
     except FileNotFoundError:
         return False
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if host != socket.gethostname():
         return None
+    try:
+        locks = Path("/proc/locks").read_text()
+    except OSError:  # not on Linux: then it is enough that the process lives
+        return _is_alive(pid)
+    return any(
+        line.split()[-3].endswith(f":{inode}") for line in locks.splitlines() if "FLOCK" in line
+    )
+
+
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
