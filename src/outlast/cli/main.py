@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outlast.cli.commands import inspecting, operating, serving, storing
+from outlast.cli.commands import inspecting, operating, serving, starting, storing
 from outlast.cli.demo import demo
 from outlast.cli.loading import CannotLoad
 
@@ -71,6 +71,8 @@ def serve(
     raise typer.Exit(code)
 
 
+app.command()(starting.init)
+app.command()(starting.doctor)
 app.command()(serving.dev)
 app.command()(serving.chat)
 app.add_typer(inspecting.inspect, name="inspect")
