@@ -127,16 +127,17 @@ def test_everything_can_be_reached_and_has_a_name(page: Page) -> None:
 def test_a_conversation_can_be_had_with_the_keyboard_alone(page: Page) -> None:
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
+    before = page.url
     page.keyboard.press("Enter")
-    page.keyboard.press("Tab") if not page.locator("#area").evaluate(
-        "node => node === document.activeElement"
-    ) else None
     expect(page.locator("#area")).to_be_focused()
-    page.keyboard.type("need")
+    assert page.url == before  # it is the same conversation
+    page.keyboard.type("need approval, please:")
     page.keyboard.press("Shift+Enter")
-    page.keyboard.type("approval")
-    page.locator("#area").fill("need approval")
+    page.keyboard.type("for both lines")
     page.keyboard.press("Enter")
+    expect(page.locator(".message.user .said")).to_have_text(
+        "need approval, please:\nfor both lines"
+    )
     expect(card(page)).to_have_attribute("data-state", "waiting")
     until_idle(page)
     for _ in range(12):

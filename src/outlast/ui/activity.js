@@ -174,6 +174,10 @@ export class Rescue {
     this.list.scrollTop = this.list.scrollHeight;
   }
 
+  say(title) {
+    setText(this.title, title);
+  }
+
   end(title) {
     if (!this.isOn) return;
     const took = (performance.now() - this.#since) / 1000;

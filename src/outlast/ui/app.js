@@ -149,6 +149,7 @@ function remember(first) {
 function heardChunk(chunk) {
   if (rescue.has("back") && (chunk.type === "text-delta" || chunk.type === "reasoning-delta")) {
     rescue.step("on", "The answer goes on");
+    rescue.say("Killed, and it goes on.");
   }
 }
 
@@ -214,7 +215,7 @@ function follow(name) {
 function heard(event) {
   const text = described(event);
   if (text !== null) doing = text;
-  if (event.name === "tool:finish" && event.elapsed_ms > 0) chat.durations.set(event.tool_call_id, { ms: event.elapsed_ms });
+  if (event.name === "tool:finish" && event.elapsed_ms > 0) chat.took(event.tool_call_id, event.elapsed_ms);
   switch (event.name) {
     case "host:started":
       rescue.step("start", `A new worker is up: ${event.pid}`, event.cause === "crashed" ? "it was told that the last one crashed" : "", event.at);
@@ -252,11 +253,17 @@ async function kill() {
 
 // --- everything around it --------------------------------------------------------------------------------------------
 
+const narrow = matchMedia("(max-width: 52rem)");
+
+/** On a narrow page the conversations lie over the messages. */
 function showSidebar(isShown) {
-  document.body.classList.toggle("shows-sidebar", isShown);
-  $("menu").setAttribute("aria-expanded", String(isShown));
+  const isOver = isShown && narrow.matches;
+  document.body.classList.toggle("shows-sidebar", isOver);
+  document.querySelector("main").inert = isOver;
+  $("menu").setAttribute("aria-expanded", String(isOver));
   if (isShown) $("search").focus();
 }
+narrow.addEventListener("change", () => showSidebar(false));
 
 const THEMES = ["system", "light", "dark"];
 const THEME_ICON = { system: "system", light: "sun", dark: "moon" };
@@ -271,6 +278,15 @@ function setTheme(theme) {
     localStorage.setItem("outlast.theme", theme);
   } catch {
     // then it is for this visit
+  }
+}
+
+function keptTheme() {
+  try {
+    const theme = localStorage.getItem("outlast.theme");
+    return THEMES.includes(theme) ? theme : "system";
+  } catch {
+    return "system";
   }
 }
 
@@ -294,7 +310,7 @@ if (site.inspector) {
   $("inspector").href = site.inspector;
   $("inspector").prepend(icon("inspect"));
 }
-setTheme(THEMES.includes(localStorage.getItem("outlast.theme")) ? localStorage.getItem("outlast.theme") : "system");
+setTheme(keptTheme());
 setText($("brand"), site.title);
 if (site.agents.length > 1) {
   $("agents").hidden = false;
@@ -302,6 +318,10 @@ if (site.agents.length > 1) {
   $("agents").addEventListener("change", () => (location.href = `?agent=${encodeURIComponent($("agents").value)}`));
 }
 $("menu").addEventListener("click", () => showSidebar(!document.body.classList.contains("shows-sidebar")));
+$("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // what stands behind # is a conversation
+  $("area").focus();
+});
 $("shade").addEventListener("click", () => showSidebar(false));
 $("new").addEventListener("click", openNew);
 $("kill").addEventListener("click", kill);
@@ -314,16 +334,14 @@ $("sure").addEventListener("close", () => {
   announce("The conversation was deleted");
 });
 addEventListener("popstate", () => open(named() || newId(5)));
-addEventListener("hashchange", () => named() && open(named()));
 addEventListener("keydown", (event) => {
   if ((event.ctrlKey || event.metaKey) && event.key === "k") {
     event.preventDefault();
     showSidebar(true);
-    $("search").focus();
   } else if (event.key === "Escape" && document.body.classList.contains("shows-sidebar")) {
     showSidebar(false);
     $("menu").focus();
-  } else if (event.key === "Escape" && !event.defaultPrevented && !$("sure").open && chat?.busy && !$("messages").contains(document.activeElement)) {
+  } else if (event.key === "Escape" && !event.defaultPrevented && !$("sure").open && chat?.busy) {
     chat.stop();
   }
 });

@@ -39,7 +39,8 @@ export class Chat extends EventTarget {
     this.isRecovering = false;
     this.error = null; // of the last turn: {request, text}
     this.branches = {}; // of a message: the ids of those in its place
-    this.durations = new Map(); // milliseconds, by call
+    this.durations = new Map(); // {since, ms}, by call
+    this.revision = 0; // goes up when anything but the messages has changed
     this.#socket = new Socket(this.#url());
     this.#socket.addEventListener("state", () => this.#changed());
     this.#socket.addEventListener("frame", ({ detail }) => this.#hear(detail));
@@ -160,6 +161,7 @@ export class Chat extends EventTarget {
   /** Sends what counts once, and again after a lost connection until it is seen to have arrived. */
   #answer(about, frame) {
     this.#answers.set(about, frame);
+    this.revision += 1;
     this.#socket.send(frame);
   }
 
@@ -210,6 +212,7 @@ export class Chat extends EventTarget {
     try {
       const response = await fetch(this.#http("/chat/branches"));
       if (response.ok) this.branches = (await response.json()).branches;
+      this.revision += 1;
     } catch {
       return;
     }
@@ -332,6 +335,13 @@ export class Chat extends EventTarget {
 
   #started(callId) {
     this.durations.set(callId, { since: performance.now() });
+  }
+
+  /** How long a call has taken, from whoever knows better. */
+  took(callId, ms) {
+    this.durations.set(callId, { ms });
+    this.revision += 1;
+    this.#changed();
   }
 
   /** How long calls take, as far as this page has seen. */

@@ -89,6 +89,7 @@ class Message {
   #views = new Map();
   #actions;
   #editor = null;
+  #stamp = "";
 
   constructor(message, actions) {
     this.role = message.role;
@@ -104,8 +105,11 @@ class Message {
   }
 
   show(message, chat) {
-    this.message = message;
     const isWriting = chat.writing?.id === message.id;
+    const stamp = `${isWriting} ${chat.busy === null} ${chat.revision}`;
+    if (message === this.message && stamp === this.#stamp && !isWriting) return; // nothing of it has changed
+    this.#stamp = stamp;
+    this.message = message;
     const wanted = [];
     message.parts.forEach((part, place) => {
       const key = `${place} ${part.type} ${part.toolCallId ?? ""}`;
@@ -154,6 +158,7 @@ class Message {
     area.value = textOf(this.message);
     const end = () => {
       this.#editor = null;
+      this.#stamp = "";
       this.parts.replaceChildren(...[...this.#views.values()].filter(Boolean).map((view) => view.node));
       this.#actions.changed();
       this.change.focus();
@@ -172,6 +177,7 @@ class Message {
     });
     this.#editor = h("div", { class: "editor" }, area, h("div", { class: "buttons" }, h("button", { type: "button", class: "primary", onclick: send }, "Send again"), h("button", { type: "button", class: "secondary", onclick: end }, "Cancel")));
     this.parts.replaceChildren(this.#editor);
+    this.#stamp = "";
     this.#actions.changed();
     area.focus();
   }
@@ -217,11 +223,13 @@ export class Transcript {
   }
 
   #showTail(chat) {
-    const state = chat.error ? `error ${chat.error.text}` : chat.busy && chat.connection !== "open" ? "lost" : chat.isRecovering && chat.busy ? "recovering" : chat.busy && !chat.writing ? "waiting" : "";
+    const state = tailOf(chat);
     if (state === this.state) return;
     this.state = state;
     this.tail.replaceChildren();
-    if (chat.error) {
+    if (state === "refused") {
+      this.tail.append(h("div", { class: "failed", role: "alert" }, icon("warning"), h("p", {}, `The server refuses this page: ${chat.refusal}.`)));
+    } else if (chat.error) {
       this.tail.append(
         h("div", { class: "failed", role: "alert" }, icon("warning"), h("p", {}, chat.error.text), h("button", { type: "button", class: "secondary", onclick: () => this.#actions.regenerate(null) }, "Try again"))
       );
@@ -265,6 +273,16 @@ export class Transcript {
     this.lastTop = scrollTop;
     this.latest.hidden = this.#follows || left <= NEAR;
   }
+}
+
+/** What stands below the last message. */
+function tailOf(chat) {
+  if (chat.connection === "refused") return "refused";
+  if (chat.error) return `error ${chat.error.text}`;
+  if (chat.busy === null) return "";
+  if (chat.connection !== "open") return "lost";
+  if (chat.isRecovering) return "recovering";
+  return chat.writing ? "" : "waiting";
 }
 
 const dots = () => h("span", { class: "dots", "aria-hidden": "true" }, h("i"), h("i"), h("i"));
