@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -12,6 +13,7 @@ from playwright.sync_api import Page, expect
 from browser.conftest import Tabs
 from browser.seen import answer, answers, say, until_idle, until_words, words
 from browser.served import Server
+from outlast.chat.reducer import MessageBuilder
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -293,3 +295,120 @@ def test_a_megabyte_in_one_line_does_not_stop_the_page(page: Page) -> None:
     expect(answer(page)).to_contain_text("xxx end")
     say(page, "Still there?")
     expect(answer(page)).to_have_text("You said: Still there?")
+
+
+# --- the reducer, beside the server's own ---------------------------------------------------------
+
+CALL = {"toolCallId": "c", "toolName": "look"}
+STREAMS: dict[str, list[dict[str, Any]]] = {
+    "a text": [
+        {"type": "start", "messageId": "m"},
+        {"type": "start-step"},
+        {"type": "text-start", "id": "t"},
+        {"type": "text-delta", "id": "t", "delta": "Hel"},
+        {"type": "text-delta", "id": "t", "delta": "lo"},
+        {"type": "text-delta", "id": "other", "delta": "nobody's"},
+        {"type": "text-end", "id": "t"},
+        {"type": "finish-step"},
+        {"type": "finish", "messageMetadata": {"a": {"b": 1}}},
+        {"type": "message-metadata", "messageMetadata": {"a": {"c": 2}}},
+    ],
+    "thoughts that go on": [
+        {"type": "start", "messageId": "m"},
+        {"type": "reasoning-start", "id": "r"},
+        {"type": "reasoning-delta", "id": "r", "delta": "Hm"},
+    ],
+    "a call": [
+        {"type": "start", "messageId": "m"},
+        {"type": "tool-input-start", **CALL},
+        {"type": "tool-input-delta", "toolCallId": "c", "inputTextDelta": '{"at":"le'},
+        {"type": "tool-input-delta", "toolCallId": "c", "inputTextDelta": 'ft"}'},
+        {"type": "tool-input-available", **CALL, "input": {"at": "left"}},
+        {"type": "tool-output-available", "toolCallId": "c", "output": 1, "preliminary": True},
+        {"type": "tool-output-available", "toolCallId": "c", "output": 2},
+        {"type": "tool-output-available", "toolCallId": "c", "output": 3, "preliminary": True},
+        {"type": "tool-input-start", **CALL},
+    ],
+    "an approval that is repeated": [
+        {"type": "start", "messageId": "m"},
+        {"type": "tool-input-available", **CALL, "input": {}},
+        {"type": "tool-approval-request", "toolCallId": "c", "approvalId": "a"},
+        {"type": "tool-approval-response", "approvalId": "a", "approved": True},
+        {"type": "tool-approval-request", "toolCallId": "c", "approvalId": "a"},
+        {"type": "tool-output-denied", "toolCallId": "c"},
+        {"type": "tool-output-error", "toolCallId": "c", "errorText": "no"},
+        {"type": "tool-output-error", "toolCallId": "nobody's", "errorText": "no"},
+    ],
+    "unknown": [
+        {"type": "start", "messageId": "m"},
+        {"type": "tool-input-available", **CALL, "input": {}},
+        {
+            "type": "tool-output-error",
+            "toolCallId": "c",
+            "errorText": "?",
+            "providerMetadata": {"outlast": {"outcome": "unknown"}},
+        },
+    ],
+    "an attempt that was thrown away": [
+        {"type": "start", "messageId": "m"},
+        {"type": "text-start", "id": "t"},
+        {"type": "text-delta", "id": "t", "delta": "wrong"},
+        {"type": "start", "messageId": "m"},
+        {"type": "start-step"},
+        {"type": "text-start", "id": "t"},
+        {"type": "text-delta", "id": "t", "delta": "again"},
+        {"type": "reset-step"},
+        {"type": "text-start", "id": "t"},
+        {"type": "text-delta", "id": "t", "delta": "right"},
+    ],
+    "data, files and sources": [
+        {"type": "start", "messageId": "m"},
+        {"type": "data-x", "id": "1", "data": 1},
+        {"type": "data-x", "id": "1", "data": 2},
+        {"type": "data-x", "id": "2", "data": 3, "transient": True},
+        {"type": "file", "url": "data:,x", "mediaType": "text/plain"},
+        {"type": "source-url", "sourceId": "s", "url": "https://example.org/"},
+        {"type": "tool-input-error", **CALL, "input": "{", "errorText": "half"},
+    ],
+}
+
+
+def _seen(message: dict[str, Any]) -> dict[str, Any]:
+    """What can be seen of a message: not what its parts carry for the provider, or for the next request."""
+    hidden = ("providerMetadata", "callProviderMetadata", "rawInput")
+    parts = [
+        {name: value for name, value in part.items() if name not in hidden and value is not False}
+        for part in message["parts"]
+    ]
+    for part in parts:
+        if "approval" in part:
+            given = part["approval"].items()
+            part["approval"] = {name: value for name, value in given if value is not None}
+    return {**message, "parts": parts}
+
+
+@pytest.mark.parametrize("base", [None, {"id": "b", "role": "assistant", "parts": []}])
+def test_chunks_become_the_message_that_the_server_makes_of_them(
+    page: Page, base: dict[str, Any] | None
+) -> None:
+    streams = [*STREAMS.values()]
+    if base is not None:  # what goes on with a message does not name it
+        base = {**base, "parts": [{"type": "text", "text": "before"}]}
+        streams = [[{"type": "start"}, *stream[1:]] for stream in streams]
+        streams = [[each for each in stream if "messageId" not in each] for stream in streams]
+    made = page.evaluate(
+        """async ([streams, base]) => {
+            const { MessageBuilder } = await import("/_outlast/ui/messages.js");
+            return streams.map(stream => {
+                const builder = new MessageBuilder(base);
+                stream.forEach(chunk => builder.apply(chunk));
+                return builder.message;
+            });
+        }""",
+        [streams, base],
+    )
+    for stream, found in zip(streams, made, strict=True):
+        builder = MessageBuilder(base)
+        for chunk in stream:
+            builder.apply(chunk)
+        assert _seen(found) == _seen(builder.message())

@@ -66,7 +66,7 @@ def demo(
         if not no_browser and has_browser():
             _open(address)
         settings = Settings(
-            "outlast.demo.app:app", HOST, chosen, store, log_level="warning", drain=3.0
+            "outlast.demo.app:app", HOST, chosen, store, log_level="warning", drain=2.0
         )
         code = supervise(settings)
     except CannotListen as error:

@@ -58,6 +58,18 @@ export function partialJson(text) {
   return undefined;
 }
 
+/** An input as an object, which it should be. */
+function asObject(given) {
+  if (typeof given === "string") {
+    try {
+      given = JSON.parse(given);
+    } catch {
+      return {};
+    }
+  }
+  return given && typeof given === "object" && !Array.isArray(given) ? given : {};
+}
+
 const merged = (old, more) =>
   old && more && typeof old === "object" && typeof more === "object" && !Array.isArray(more)
     ? { ...old, ...Object.fromEntries(Object.entries(more).map(([name, value]) => [name, merged(old[name], value)])) }
@@ -125,6 +137,7 @@ export class MessageBuilder {
     const key = `${kind} ${chunk.id}`;
     const growing = this.open.get(key);
     if (event === "start") {
+      if (growing) growing.state = "done";
       const part = { type: kind, text: "", state: "streaming" };
       if (kind === "reasoning") part.id = chunk.id;
       this.message.parts.push(part);
@@ -179,10 +192,10 @@ export class MessageBuilder {
       if (input !== undefined) part.input = input;
     } else if (type === "tool-input-available") {
       if ((part.state ?? "input-streaming") !== "input-streaming") return;
-      Object.assign(part, { state: "input-available", input: chunk.input ?? {} });
+      Object.assign(part, { state: "input-available", input: asObject(chunk.input) });
       if (chunk.providerExecuted) part.providerExecuted = true;
     } else if (type === "tool-input-error") {
-      if (!isSettled(part)) Object.assign(part, { state: "output-error", input: chunk.input ?? {}, errorText: chunk.errorText ?? "" });
+      if (!isSettled(part)) Object.assign(part, { state: "output-error", input: asObject(chunk.input), errorText: chunk.errorText ?? "" });
     } else if (type === "tool-approval-request") {
       if (!["input-streaming", "input-available"].includes(part.state)) return;
       Object.assign(part, { state: "approval-requested", approval: { id: chunk.approvalId, requestReason: chunk.reason } });
