@@ -30,6 +30,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 SLOW = (
     "crash/",
+    "browser/",
     "server/test_restart",
     "conformance/",
     "client/",

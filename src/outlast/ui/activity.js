@@ -10,7 +10,7 @@ export function described(event) {
   const tool = event.tool_name;
   switch (event.name) {
     case "host:started":
-      return `worker ${event.pid} started${CAUSES[event.cause] ? `; ${CAUSES[event.cause]}` : ""}`;
+      return CAUSES[event.cause] ? `started; ${CAUSES[event.cause]}` : "started";
     case "inbox:accepted":
       return event.kind === "continue" ? "going on with the answer" : "message stored";
     case "chat:turn:start":

@@ -131,16 +131,17 @@ class Message {
 
   #showBar(message, chat, isWriting) {
     const isIdle = chat.busy === null;
+    if (this.#editor) return setChildren(this.bar, []);
     const buttons = [];
     if (!isWriting && textOf(message)) buttons.push(this.copy);
-    if (this.role === "user" && isIdle && !this.#editor) buttons.push(this.change);
+    if (this.role === "user" && isIdle) buttons.push(this.change);
     if (this.role === "assistant" && isIdle) buttons.push(this.again);
     const siblings = chat.branches[message.id];
     if (siblings?.length > 1 && isIdle) {
       this.#page(message.id, siblings);
       buttons.push(this.pager);
     }
-    setChildren(this.bar, buttons);
+    return setChildren(this.bar, buttons);
   }
 
   #page(id, siblings) {
