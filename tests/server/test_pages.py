@@ -141,13 +141,25 @@ async def test_what_is_for_everybody_tells_nothing_of_the_server(sqlite_url: str
 OURS = ["conversations?agent=echo", "search?agent=echo&q=x", "activity"]
 
 
+@pytest.fixture
+def alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill that should have been refused fails the test, instead of killing whoever runs it."""
+
+    def kill(*_: object) -> None:
+        raise AssertionError("this would have been the end")
+
+    monkeypatch.setattr("outlast.server.pages.os.kill", kill)
+
+
+@pytest.mark.usefixtures("alive")
 async def test_what_is_for_development_needs_that_switch(sqlite_url: str) -> None:
     async with client(sqlite_url, ui=True) as (_, http):
         for path in OURS:
             assert (await http.get(f"/_outlast/{path}")).status_code == 403
-        assert (await http.post("/_outlast/kill")).status_code == 403  # and we live
+        assert (await http.post("/_outlast/kill")).status_code == 403
 
 
+@pytest.mark.usefixtures("alive")
 async def test_no_other_page_can_kill_the_server(sqlite_url: str) -> None:
     async with client(sqlite_url, ui=DEV) as (_, http):
         own = str(http.base_url).rstrip("/")
@@ -172,11 +184,13 @@ async def test_no_other_page_can_kill_the_server(sqlite_url: str) -> None:
         assert (await http.get("/_outlast/kill")).status_code == 404
 
 
+@pytest.mark.usefixtures("alive")
 async def test_a_kill_that_means_another_process_does_nothing(sqlite_url: str) -> None:
     async with client(sqlite_url, ui=DEV) as (_, http):
         assert (await http.post("/_outlast/kill?pid=1")).status_code == 409
 
 
+@pytest.mark.usefixtures("alive")
 async def test_who_is_not_let_in_gets_the_files_and_nothing_else(sqlite_url: str) -> None:
     def auth(request: Any) -> Any:
         return "alice" if request.query_params.get("token") == "secret" else None
