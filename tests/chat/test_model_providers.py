@@ -387,18 +387,24 @@ async def test_an_abort_stops_a_silent_stream_at_once_and_closes_it(dialect: Dia
                     asyncio.get_running_loop().call_later(0.02, abort.set, "stop")
         assert answer.is_aborted
         assert (answer.response.text, answer.response.state) == ("Hello there.", "interrupted")
-        await asyncio.wait_for(server.hung_up.wait(), 2)
+        await asyncio.wait_for(server.hung_up.wait(), 30)
 
 
 @every_dialect
 async def test_an_abort_before_the_first_byte_stops_the_request(dialect: Dialect) -> None:
     abort = Abort()
     async with serving(dialect, stream([], "hang")) as (server, model):
-        asyncio.get_running_loop().call_later(0.05, abort.set)
-        events, answer = await ask(model, abort=abort)
+
+        async def stop() -> None:
+            await server.is_streaming.wait()  # the request has arrived
+            abort.set()
+
+        async with asyncio.TaskGroup() as side:
+            side.create_task(stop())
+            events, answer = await ask(model, abort=abort)
         assert events == []
         assert answer.response.state == "interrupted"
-        await asyncio.wait_for(server.hung_up.wait(), 2)
+        await asyncio.wait_for(server.hung_up.wait(), 30)
 
 
 @every_dialect
@@ -411,7 +417,7 @@ async def test_leaving_early_closes_the_connection(dialect: Dialect) -> None:
             async for _ in answer:
                 break
         assert answer.response.state == "incomplete"
-        await asyncio.wait_for(server.hung_up.wait(), 2)
+        await asyncio.wait_for(server.hung_up.wait(), 30)
 
 
 @every_dialect
@@ -425,7 +431,7 @@ async def test_cancelling_the_reader_closes_the_connection(dialect: Dialect) -> 
         reader.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reader
-        await asyncio.wait_for(server.hung_up.wait(), 2)
+        await asyncio.wait_for(server.hung_up.wait(), 30)
 
 
 @pytest.mark.invariant("H16")
@@ -437,7 +443,7 @@ async def test_a_stalled_stream_is_given_up(dialect: Dialect) -> None:
     ):
         with pytest.raises(ModelStalled) as caught:
             await ask(model, stall_timeout=0.2)
-        await asyncio.wait_for(server.hung_up.wait(), 2)
+        await asyncio.wait_for(server.hung_up.wait(), 30)
     assert caught.value.response is not None
     assert caught.value.response.text == "Hello there."
 
