@@ -40,14 +40,39 @@ SLOW = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# What is tested here knows nothing of the engine: on PostgreSQL, every third of these tests is enough to
+# see that it still does. `script/test --all-engines` runs them all.
+ABOVE_THE_STORE = ("tests/chat/", "tests/recovery/", "tests/server/")
+EVERY = 3
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-engines", action="store_true", help="every test on PostgreSQL, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The slowest files first: so no process is left alone with one of them in the end."""
 
     def place(item: pytest.Item) -> int:
         path = item.path.as_posix()
         return next((n for n, part in enumerate(SLOW) if f"tests/{part}" in path), len(SLOW))
 
+    if not config.getoption("--all-engines") and len(items) > 1000:
+        left = [item for item in items if _is_one_of_many(item)]
+        if left:
+            config.hook.pytest_deselected(items=left)
+            items[:] = [item for item in items if not _is_one_of_many(item)]
     items.sort(key=place)
+
+
+def _is_one_of_many(item: pytest.Item) -> bool:
+    path = item.path.as_posix()
+    is_above = any(part in path for part in ABOVE_THE_STORE)
+    return is_above and "[postgresql" in item.name and _number(item.nodeid) % EVERY != 0
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
 
 
 @pytest.hookimpl(wrapper=True)
