@@ -271,12 +271,17 @@ def test_what_is_allowed_is_no_violation() -> None:
     world.part(ONCE).update(state="output-error", errorText=UNKNOWN.format(why="it died"))
     world.did("idempotent", IDEMPOTENT)
     world.entry(1, outcome="error", error=TERMINAL_MESSAGE)
+    world.rows.given_up["r2"] = "out_of_memory"
     world.answer["parts"].pop()
     world.said.heard({"id": "r", "seq": 5, "body": '{"type":"text-end","id":"t"}', "replay": True})
     assert world.audit() == []
     totals = Totals()
     audit(world.said, world.rows, world.effects, totals)
-    assert (totals.unknown, totals.repeated, totals.outcomes["given up"]) == (1, 1, 1)
+    assert (totals.unknown, totals.repeated, totals.outcomes["given up (out_of_memory)"]) == (
+        1,
+        1,
+        1,
+    )
 
 
 # --- requests ------------------------------------------------------------------------------------

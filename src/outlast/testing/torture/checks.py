@@ -284,8 +284,10 @@ def _count(
     totals.turns += len(rows.entries)
     totals.chunks += said.chunks
     for entry in rows.entries:
-        outcome = "given up" if entry.outcome == "error" and _is_given_up(entry) else entry.outcome
-        totals.outcomes[str(outcome)] += 1
+        outcome = str(entry.outcome)
+        if outcome == "error" and _is_given_up(entry):
+            outcome = f"given up ({rows.given_up.get(entry.id, 'unknown')})"
+        totals.outcomes[outcome] += 1
         totals.recoveries += max(0, entry.attempt - 1)
     for times in done.values():
         totals.effects[str(times[0]["tool"])] += len(times)

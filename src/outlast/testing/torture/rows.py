@@ -19,6 +19,7 @@ _ENTRIES = (
 )
 _MESSAGES = "SELECT id, parent, role, body FROM messages WHERE agent = ? ORDER BY number"
 _STREAMS = "SELECT turn, seq, body FROM streams WHERE agent = ? ORDER BY turn, seq"
+_GIVEN_UP = "SELECT turn, body FROM incidents WHERE state = 'exhausted' AND agent = ?"
 _OPEN = {
     "a turn": "SELECT agent, id, state FROM inbox WHERE ended_at IS NULL AND agent > ?",
     "a fiber": "SELECT agent, id, status FROM fibers WHERE settled_at IS NULL AND agent > ?",
@@ -55,6 +56,7 @@ class Rows:
     entries: list[Entry] = field(default_factory=list)
     messages: list[StoredMessage] = field(default_factory=list)
     streams: dict[str, dict[int, str]] = field(default_factory=dict)  # by turn and seq
+    given_up: dict[str, str] = field(default_factory=dict)  # turns, and why
 
 
 class Fetches(Protocol):
@@ -70,6 +72,8 @@ async def rows_of(store: Fetches, name: str) -> Rows:
     for turn, seq, body in await store.fetch(_STREAMS, agent):
         chunks = rows.streams.setdefault(turn, {})
         chunks.update(enumerate(body.split("\n"), seq))
+    for turn, body in await store.fetch(_GIVEN_UP, agent):
+        rows.given_up[turn] = str(json.loads(body).get("reason"))
     return rows
 
 
