@@ -240,6 +240,44 @@ async def test_a_host_that_is_stopped_while_a_hook_thinks_is_no_death(store_url:
         assert await inbox(host, "outcome") == [("completed",)]
 
 
+@pytest.mark.invariant("G11")
+async def test_those_who_boot_beside_one_that_kills_are_not_given_up(store_url: str) -> None:
+    """All of them were starting when the process died; from then on they start one by one."""
+
+    kills = asyncio.Event()
+
+    async def configure_session(self: Any, session: Any) -> Any:
+        if self.name in type(self).broken:
+            kills.set()
+            await forever()
+        await asyncio.sleep(0.2)
+        return session
+
+    names = [f"a{n}" for n in range(8)]
+    Talker = talker(answering(SLOW), configure_session=configure_session, broken=set())
+    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
+        tell_nobody(host)
+        for name in names:
+            await host.get(Talker, name).submit_messages("u1", submission_id=name)
+        await asyncio.sleep(2.5)
+    Talker.broken = {"a3"}
+    for life in ("2", "3", "4"):
+        kills.clear()
+        async with hosting(Talker, url=store_url, life=life, shutdown_timeout=0) as host:
+            tell_nobody(host)
+            await kills.wait()
+            await asyncio.sleep(0.05)
+    Talker.broken = set()
+    async with hosting(Talker, url=store_url, life="5") as host:
+        told = Told(host)
+        await host.until_settled()
+        sealed = [each.agent for each in told("chat:recovery:exhausted")]
+        assert sealed == ["Talker/a3"], "and nobody else"
+        found = dict(await rows(host, "inbox", "id, outcome"))
+        assert found == {name: "error" if name == "a3" else "completed" for name in names}
+        assert await rows(host, "boots") == []
+
+
 # --- what is seen and told -----------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from outlast.chat import decision_rows, events
+from outlast.chat.boots import Boots
 from outlast.chat.budget import Incident, evaluated
 from outlast.chat.decisions import Decision, Facts, Pending, decide
 from outlast.chat.hooks import is_overridden, told
@@ -45,7 +46,6 @@ from outlast.store.operations import Operation
 logger = logging.getLogger("outlast.chat")
 
 WARN_FROM = 20  # attempts, with or without progress
-MAX_STRIKES = 3  # boots in a row that did not come to an end
 
 
 class Recoverable(Protocol):
@@ -99,6 +99,7 @@ class Recovering:
         interactions: Interactions,
         ledger: Ledger,
         incidents: Incidents,
+        boots: Boots,
     ) -> None:
         self._object = agent
         self._agent = activation.address.text
@@ -108,7 +109,7 @@ class Recovering:
         self._interactions = interactions
         self._ledger = ledger
         self._incidents = incidents
-        self.strikes = 0
+        self._boots = boots
 
     async def judged(self, what: Interruption, config: ChatRecovery) -> Verdict:
         """The decision. Nothing is written yet, and nothing was told to anybody but the hooks."""
@@ -206,7 +207,7 @@ class Recovering:
             before=len(behind) - after,
             after=after,
             supersedes=is_superseded(entry, behind),
-            is_degraded=self.strikes >= MAX_STRIKES,
+            is_degraded=self._boots.is_degraded,
         )
 
     def _calls_left(

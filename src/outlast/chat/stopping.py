@@ -112,7 +112,7 @@ class Stopping:
 
             def cleared() -> None:
                 self._retention.armed()
-                self._turns.came_up()
+                self._turns.boots.came_up()
                 self._transcript.applied(change)
                 self._interactions.remember(forgetting)
                 for entry in self._inbox.up_to(seq):

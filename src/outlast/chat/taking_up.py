@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.agent.unit import Commits
 from outlast.chat import events, traces
+from outlast.chat.boots import Boots
 from outlast.chat.budget import Incident
 from outlast.chat.chunks import Encoder
 from outlast.chat.failures import Judging, judged
@@ -24,7 +25,7 @@ from outlast.chat.ledger import Ledger
 from outlast.chat.notices import TranscriptChanged
 from outlast.chat.partial import folded
 from outlast.chat.preparing import Answering
-from outlast.chat.recovering import MAX_STRIKES, Interruption, Recoverable, Recovering, Verdict
+from outlast.chat.recovering import Interruption, Recoverable, Recovering, Verdict
 from outlast.chat.recovery import Cause, ContinuationStyle, recovery_of
 from outlast.chat.reducer import MessageBuilder, cleaned
 from outlast.chat.repair import without_waiting
@@ -101,32 +102,12 @@ class TakingUp:
         self._transcript = transcript
         self._ledger = ledger
         self._incidents = incidents
+        self.boots = boots = Boots(activation, commits, incidents)
         self._recovering = Recovering(
-            agent, activation, inbox, transcript, interactions, ledger, incidents
+            agent, activation, inbox, transcript, interactions, ledger, incidents, boots
         )
         self.broken_off: dict[str, tuple[Cause, int]] = {}  # here, by request: why, and since when
         self.lives: dict[str, int] = {}  # how often a request has broken off here
-        self.is_booting = False  # a boot was counted
-
-    async def begin_boot(self) -> None:
-        """Count a boot that has something to recover. What comes to an end takes that back."""
-        self.is_booting = True
-        self._recovering.strikes = strikes = await self._incidents.strikes()
-        await self._commits.commit([self._incidents.strike()])
-        if strikes >= MAX_STRIKES:
-            error = f"it died {strikes} times in a row while it was starting"
-            emit = self._activation.events.emit
-            emit(events.BootDegraded, self._agent, step="recovery", error=error)
-
-    async def forget_strikes(self) -> None:
-        """What has died so often is tried again."""
-        await self._commits.commit([self._incidents.up()])
-        self.came_up()
-
-    def came_up(self) -> None:
-        """This boot has come to its end, and that is durable."""
-        self.is_booting = False
-        self._recovering.strikes = 0
 
     async def take_up(self, entry: EntryRow) -> None:
         """Somebody has worked on this turn and does so no more: find out what becomes of it, and do it."""
@@ -149,7 +130,7 @@ class TakingUp:
         verdict = await self._recovering.judged(what, config)
         now = self._inbox.current(entry)
         if now is None:  # cleared while the hooks were thinking: nothing of it is left to end
-            await self.forget_strikes()
+            await self.boots.forget()
             return
         what.entry = now
         match verdict.decision.action:
@@ -236,7 +217,7 @@ class TakingUp:
             self._activation.tell(TranscriptChanged(self._turns.shown))
         if now.cancelled is not None:
             turn.abort.set(now.cancelled)
-        self.came_up()
+        self.boots.came_up()
         self._turns.running = self._turns.live = turn
         parent = await traces.parent_of(self._activation, entry.id)
         tell_start(self._activation, turn.entry, parent)
@@ -358,7 +339,7 @@ class TakingUp:
             await self._turns.store_end(
                 entry, stream, message, entry.target, outcome, error, more=more
             )
-        self.came_up()
+        self.boots.came_up()
         if verdict is not None and verdict.decision.action != "seal":
             emit = self._activation.events.emit
             emit(events.RecoverySkipped, self._agent, entry.id, verdict.decision.why)

@@ -475,7 +475,7 @@ class Think(Overridable):
 
     async def release(self) -> None:
         """Forget that the agent has died while it was starting: its turns are taken up again."""
-        await self._turns.forget_strikes()
+        await self._turns.boots.forget()
 
     # --- what the host calls ---------------------------------------------------------------------
 
@@ -496,7 +496,7 @@ class Think(Overridable):
         try:
             await super()._start()
         except Exception:  # an error is no death
-            await self._turns.boot_failed()
+            await self._turns.boots.failed()
             raise
         self._turns.go_on()
         if self._responses is not None:

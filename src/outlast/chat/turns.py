@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -89,6 +88,7 @@ class Turns:
             ledger,
             self.incidents,
         )
+        self.boots = self._taking_up.boots
         self.answering = AnsweringTurns(
             agent,
             activation,
@@ -322,24 +322,12 @@ class Turns:
     async def begin_boot(self) -> None:
         """Before anything large is read: a boot with something to recover is counted, should it die."""
         if any(entry.state == "running" for entry in self._inbox.open):
-            await self._taking_up.begin_boot()
-
-    async def boot_failed(self) -> None:
-        """It has not come to its end, and that was nobody's death."""
-        if self._taking_up.is_booting:
-            with suppress(OutlastError):
-                await self._taking_up.forget_strikes()
-
-    def came_up(self) -> None:
-        self._taking_up.came_up()
-
-    async def forget_strikes(self) -> None:
-        await self._taking_up.forget_strikes()
+            await self.boots.begin()
 
     async def mark(self, cause: str) -> None:
         """The process is about to end: the turn that runs is interrupted by this."""
         self.leaving.host_stops()
-        await self.boot_failed()
+        await self.boots.failed()
         turn = self.running
         if turn is not None:
             note = self.incidents.note_cause(turn.request_id, cause)
@@ -508,6 +496,7 @@ class Turns:
 
     def leave(self, reason: Exception) -> None:
         """This activation is over. Whoever waits here is told; the turns are not over."""
+        self.boots.leave()
         if self.running is not None:
             id = self.running.request_id
             self._activation.events.emit(events.TurnInterrupted, self._agent, id, str(reason))

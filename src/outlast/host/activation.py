@@ -83,6 +83,7 @@ class Activation:
         self.is_continued = False  # an earlier activation in this same host wrote the row last
         self.cause: str | None = None  # why the process before this one ended, if anybody knows
         self.on_upgrade: Callable[[], None] | None = None  # replaces this process, if anybody can
+        self.suspects = asyncio.Lock()  # held by one that boots alone; the host has one for all
         self.is_retired = False  # it leaves memory as soon as nothing holds it
         self.ready: asyncio.Task[None] | None = None
         self.waits_for: Activation | None = None  # whom its `on_start` calls

@@ -80,6 +80,7 @@ class Activations:
         self._live: dict[Address, Activation] = {}
         self.cause: str | None = None  # why the process before this one ended
         self.on_upgrade: Callable[[], None] | None = None  # who can replace this process
+        self._suspects = asyncio.Lock()  # boots that may have killed a process: one at a time
         self._families: dict[Address, Family] = {}  # by root
         self._starting: dict[asyncio.Task[Any], Activation] = {}  # whose on_start the task runs
         self._barred: dict[Address, asyncio.Future[None]] = {}  # what is being removed
@@ -175,6 +176,7 @@ class Activations:
         activation.audience = self.audience
         activation.cause = self.cause
         activation.on_upgrade = self.on_upgrade
+        activation.suspects = self._suspects
         self._live[address] = activation
         activation.ready = activation.spawn(self._prepare(activation), f"activate {address}")
         activation.ready.add_done_callback(_retrieved)

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from outlast.chat import decision_rows, stream_rows
+from outlast.chat.boots import MAX_STRIKES
 from outlast.chat.budget import Incident, incident_of
 from outlast.chat.inbox_rows import EntryRow
-from outlast.chat.recovering import MAX_STRIKES
 from outlast.chat.reducer import text_of
 from outlast.chat.stream import chunks_of
 from outlast.core import json
