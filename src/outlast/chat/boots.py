@@ -18,6 +18,7 @@ from outlast.core.errors import OutlastError
 from outlast.host.activation import Activation
 
 MAX_STRIKES = 3  # boots in a row that did not come to an end
+LATER = 0.1  # seconds, for each strike but the first
 ALONE_FOR = 1.0  # seconds, at most, that one holds up the others
 
 
@@ -51,6 +52,8 @@ class Boots:
             emit(events.BootDegraded, agent, step="recovery", error=error)
 
     async def _be_alone(self) -> None:
+        """The more it is suspected, the later: whoever kills from outside hits somebody else each time."""
+        await asyncio.sleep(LATER * min(self.strikes - 1, MAX_STRIKES))
         await self._activation.suspects.acquire()
         loop = asyncio.get_running_loop()
         self._alone = loop.call_later(ALONE_FOR, self.leave, context=Context())
