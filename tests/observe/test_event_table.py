@@ -62,6 +62,7 @@ EVENTS = {
     "chat:turn:interrupted": ("chat", "warning", "request_id, reason"),
     "chat:upgrade:requested": ("chat", "warning", ""),
     "chat:request:failed": ("chat", "error", "request_id, stage, messages_persisted, error"),
+    "model:asked": ("model", "info", "request_id, step, model, request"),
     "chat:stream:stalled": ("chat", "warning", "request_id, timeout_ms"),
     "chat:transcript:repaired": ("chat", "warning", "request_id, tool_call_ids"),
     "chat:context:compacted": ("chat", "info", "request_id, reason, shortened, attempt"),

@@ -9,7 +9,7 @@ import httpx2 as httpx
 import pytest
 from tabs import LONG, serving
 
-from outlast import App, Think
+from outlast import App, Think, tool
 from outlast.testing import ScriptedModel, Step
 
 HERE = "/_outlast/inspect"
@@ -126,6 +126,30 @@ async def test_a_conversation_is_forked_at_a_message(store_url: str) -> None:
         )
         assert "has a conversation already" in again["error"]
         await web.post("fork", 404, agent="Talker/alice", message="nobody", name="carol")
+
+
+async def test_the_exact_requests_to_the_model_are_shown(sqlite_url: str) -> None:
+    class Caller(Think):
+        model = ScriptedModel.calls("look", where="out").then("Nothing.")
+        system_prompt = "Be brief."
+
+        @tool(effect="read")
+        async def look(self, where: str) -> str:
+            """Look somewhere."""
+            return f"nothing {where}"
+
+    app = App([Caller], sqlite_url, inspector=True)
+    async with serving(app) as served, connected(served.http) as client:
+        turn = await app.host.get(Caller, "a").save_messages("Look!")
+        first, second = await Web(client).get("requests", id=turn.request_id)
+        assert (first["step"], second["step"], first["model"]) == (1, 2, "scripted")
+        assert first["instructions"].startswith("Be brief.")
+        assert [each["name"] for each in first["tools"]] == ["look"]
+        assert first["tools"][0]["inputSchema"]["required"] == ["where"]
+        assert [each["kind"] for each in first["messages"]] == ["request"]
+        assert [each["kind"] for each in second["messages"]] == ["request", "response", "request"]
+        assert second["messages"][2]["parts"][0]["content"] == "nothing out"
+        assert await Web(client).get("requests", agent="Caller/a", id="another") == []
 
 
 @pytest.mark.parametrize(

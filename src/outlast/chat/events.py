@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from outlast.chat.hooks import ChatErrorStage
+from outlast.chat.model_ask import ModelAsk
 from outlast.chat.results import SubmissionStatus, TurnStatus
 from outlast.core.events import Event
 
@@ -60,6 +61,16 @@ class ChatRequestFailed(ChatEvent):
     stage: ChatErrorStage
     messages_persisted: bool
     error: str
+
+
+class ModelAsked(ChatEvent):
+    """A request is about to be sent to the model; once, however often it is tried."""
+
+    name = "model:asked"
+    channel = "model"  # of its own: it carries a whole conversation
+    step: int
+    model: str
+    request: ModelAsk
 
 
 class StreamStalled(ChatEvent):

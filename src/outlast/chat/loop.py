@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.chat.call_ids import CallIds
 from outlast.chat.calling import Called, CallEnd
 from outlast.chat.config import MAX_STEPS
+from outlast.chat.events import ModelAsked
 from outlast.chat.held import fetchable, note_of
 from outlast.chat.history import to_model_messages, tool_return
 from outlast.chat.hooks import (
@@ -22,6 +23,7 @@ from outlast.chat.hooks import (
     told,
 )
 from outlast.chat.model import open_stream, resolve
+from outlast.chat.model_ask import ModelAsk
 from outlast.chat.model_errors import ModelFailed, is_passing
 from outlast.chat.model_settings import model_settings
 from outlast.chat.output import OutputType
@@ -248,16 +250,21 @@ class _Run(Prepared):
         turn.patience = self.agent.chat_stream_stall_timeout if patience is None else patience
         ids = CallIds(lambda id: turn.builder.call(id) is not None)
         telemetry = config.telemetry if config.telemetry is not None else self.agent.telemetry
+        settings, parameters = self._settings(step), await self._parameters(output, step, model)
+        instructions = self.system if step.system is None else step.system
+        ask = ModelAsk(messages, settings, parameters, instructions)
+        emit, named = self.around.activation.events.emit, model.model_name
+        emit(ModelAsked, turn.agent, turn.request_id, step=self.step, model=named, request=ask)
         async with open_stream(
             model,
             messages,
-            self._settings(step),
-            await self._parameters(output, step, model),
+            settings,
+            parameters,
             abort=turn.abort,
             stall_timeout=turn.patience,
             max_retries=self.agent.max_retries if retries is None else retries,
             instrument=telemetry,
-            instructions=self.system if step.system is None else step.system,
+            instructions=instructions,
         ) as stream:
             async for event in stream:
                 more = encoder.more_text(event)

@@ -50,6 +50,7 @@ from outlast.chat.events import (
     InboxAccepted,
     InboxAcked,
     InboxClaimed,
+    ModelAsked,
     ToolFinished,
     ToolStarted,
     TurnFinished,
@@ -123,6 +124,8 @@ class Spans:
             case InboxAcked(request_id=id):
                 self._add_to_turn(event)
                 self._end_turn(event, id)
+            case ModelAsked():
+                pass  # a request to a model has a span of its own, which Pydantic AI makes
             case ToolStarted(request_id=turn, tool_call_id=id):
                 name, told = genai.of_tool(event)
                 self._enter(self._begin(event, ("tool", turn, id), name, told))

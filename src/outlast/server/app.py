@@ -122,6 +122,8 @@ class App:
         self.host.on_upgrade = self.host.on_upgrade or self.on_upgrade
         if self.page is not None and self.page.dev:
             self._activity.attach(self.host)
+        if self._inspector is not None:
+            self._inspector.asked.attach(self.host.events)
         await self.host.start()
         try:
             self._is_ready = True

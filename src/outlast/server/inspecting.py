@@ -10,6 +10,7 @@ Below `/_outlast/inspect`, if `App(inspector=True)`. An agent is meant by its ad
 | `GET turns`, `submissions`, `incidents`, `sizes` | of one agent, or of all |
 | `GET messages`, `fibers`, `schedules`, `ledger` | of one agent |
 | `GET turn?agent=&id=`, `chunks?agent=&id=` | a turn with its timeline; its raw chunks |
+| `GET requests?agent=&id=` | what its model was sent, by this process |
 | `POST cancel`, `seal`, `retry` | `{"agent", "id"}`: about a turn |
 | `POST release` | `{"agent"}` |
 | `POST fork` | `{"agent", "message", "name"?}`: a new agent, with the conversation up to a message |
@@ -32,6 +33,7 @@ from outlast.core import json
 from outlast.core.errors import OutlastError, UnknownAgent
 from outlast.host.address import Address
 from outlast.inspect import views
+from outlast.inspect.asked import AskedModels
 from outlast.inspect.forking import fork
 from outlast.inspect.values import NotFound, as_json
 
@@ -68,6 +70,7 @@ class Inspector:
 
     def __init__(self, app: App) -> None:
         self._app = app
+        self.asked = AskedModels()
         self._reads: dict[str, Callable[[Request], Awaitable[Any]]] = {
             "host": self._host,
             "agents": self._agents,
@@ -82,6 +85,7 @@ class Inspector:
             "ledger": self._ledger,
             "turn": self._turn,
             "chunks": self._chunks,
+            "requests": self._requests,
         }
         self._acts: dict[str, Callable[[dict[str, Any]], Awaitable[Any]]] = {
             "cancel": self._cancel,
@@ -182,6 +186,10 @@ class Inspector:
     async def _chunks(self, request: Request) -> Any:
         address, id = await self._which(request)
         return await views.chunks(self._app.host.store, address, id)
+
+    async def _requests(self, request: Request) -> Any:
+        address, id = await self._which(request)
+        return self.asked.of_turn(address.text, id)
 
     async def _which(self, request: Request) -> tuple[Address, str]:
         id = request.query_params.get("id")
