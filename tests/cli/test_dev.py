@@ -138,6 +138,19 @@ async def test_a_reload_in_the_middle_of_an_answer_is_recovered_and_said(tmp_pat
         ]
         assert "Teller/b was interrupted by a death (crashed)" in dev.log
 
+        async with Client(dev.url, "teller", "c") as client:
+            stalled = asyncio.create_task(anext(client.send("Well?", request_id="r3")))
+            await dev.until_said("c", 3)
+            await stalled
+            store = f"sqlite:///{dev.folder}/store.db"
+            told = await beside("cancel", "r3", "--store", store, "--json")
+            assert told.json == {
+                "agent": "Teller/c",
+                "turn": "r3",
+                "cancelled": True,
+                "by_host": True,
+            }, "it has reached the worker through its admin socket"
+
         dev.agent.write_text(AGENT + "\nraise RuntimeError('half done')\n")
         await dev.until(lambda: "RuntimeError: half done" in dev.log)
         reloads = dev.log.count("outlast: reloaded")
