@@ -120,6 +120,11 @@ async def test_a_folder_that_others_can_write_is_not_used(
     socket = AdminSocket(admin.folder() / "x", lambda request: asyncio.sleep(0))
     with pytest.raises(PermissionError, match="not a folder of this user alone"):
         await socket.open()
+    long = f"{tmp_path}/{'long/' * 20}store.db"
+    admin.socket_of(long).touch()  # somebody else's
+    assert admin.sockets_of(long) == [], "nor is anybody asked there"
+    (tmp_path / "outlast").chmod(0o700)
+    assert admin.sockets_of(long) == [admin.socket_of(long)]
 
 
 async def test_a_host_that_can_have_none_runs_without(

@@ -184,6 +184,7 @@ async def test_it_is_off_unless_it_is_switched_on(sqlite_url: str) -> None:
     [
         {"x-forwarded-for": "203.0.113.7"},
         {"host": "attacker.example"},
+        {"host": "203.0.113.7:8000"},
         {"origin": "https://attacker.example"},
     ],
 )

@@ -65,10 +65,15 @@ def socket_of(identity: str) -> Path:
 
 
 def sockets_of(identity: str) -> list[Path]:
-    """Where hosts on this machine that have this store open may listen."""
-    if identity.startswith("/"):
-        return [socket_of(identity)]
-    return sorted(folder().glob(f"{_digest(identity)}-*"))
+    """Where hosts on this machine that have this store open may listen.
+
+    What stands in a folder that others can write may be anybody's, and is not asked.
+    """
+    if not identity.startswith("/"):
+        found = sorted(folder().glob(f"{_digest(identity)}-*"))
+    else:
+        found = [socket_of(identity)]
+    return [path for path in found if path.parent != folder() or _is_ours(path.parent)]
 
 
 def _digest(identity: str) -> str:
@@ -77,9 +82,16 @@ def _digest(identity: str) -> str:
 
 def _make_folder(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not _is_ours(path):
         raise PermissionError(f"{path} is not a folder of this user alone")
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 # --- the host's side -----------------------------------------------------------------------------
