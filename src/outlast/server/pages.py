@@ -81,7 +81,7 @@ class Page:
 
     ```python
     from outlast import App, Think
-    from outlast.server.pages import Page, Suggestion
+    from outlast.server import Page, Suggestion
     from outlast.testing import ScriptedModel
 
     class Assistant(Think):

@@ -194,6 +194,7 @@ function paintNow() {
   setText($("title"), title);
   document.title = first ? `${title} · ${site.title}` : site.title;
   $("clear").disabled = messages.length === 0;
+  $("kill").disabled = chat.connection !== "open"; // there is nothing to kill
   line.show(state, site.dev ? (activity?.pid ?? site.pid) : null, state === "open" ? doing || "ready" : CONNECTION[state] ?? "recovering…");
   if (revealing !== null && transcript.reveal(revealing)) revealing = null;
 }
