@@ -171,6 +171,7 @@ def test_roles_tell_a_screen_reader_what_is_what(page: Page) -> None:
 def test_a_phone_shows_all_of_it(tabs: Tabs) -> None:
     page = tabs.open(viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
     rich(page)
+    page.evaluate("document.querySelector('#line .text').textContent = 'a long word '.repeat(20)")
     wide = page.evaluate(
         """() => [...document.querySelectorAll("body *")].filter(node => node.checkVisibility()
             && !node.closest("pre, .table, .off-screen") && node.getBoundingClientRect().right > 361)
