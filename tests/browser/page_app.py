@@ -7,7 +7,7 @@ from typing import Any
 
 from conformance.fixture_agent import FixtureAgent, FixtureModel
 from outlast import App, tool
-from outlast.demo.agent import Assistant as DemoAgent
+from outlast.demo import agent
 from outlast.demo.settings import DemoSettings
 from outlast.server.pages import Page, Suggestion
 from outlast.testing import ScriptedModel, Step
@@ -67,10 +67,16 @@ class PageAgent(FixtureAgent):
 
 
 PageAgent.sub_agents = []
-DemoAgent.settings = DemoSettings(pace=0.004)
+
+
+class Assistant(agent.Assistant):
+    """The demo's, faster than anybody reads."""
+
+    settings = DemoSettings(pace=0.004)
+
 
 app = App(
-    agents=[PageAgent, DemoAgent],
+    agents=[PageAgent, Assistant],
     ui=Page(
         title="Tests",
         intro="This is a test.",

@@ -22,6 +22,10 @@ def test_a_card_shows_input_output_and_how_long_it_took(page: Page) -> None:
     expect(card(page).get_by_label("Input")).to_contain_text('"city": "Paris"')
     expect(card(page).get_by_label("Output")).to_contain_text('"tempC": 21')
     expect(answer(page)).to_have_text("Weather in Paris is 21C.")
+    until_idle(page)
+    took = card(page).locator(".time").inner_text()
+    page.reload()
+    expect(card(page).locator(".time")).to_have_text(took)
 
 
 def test_an_approved_call_runs(tabs: Tabs, server: Server, name: str) -> None:

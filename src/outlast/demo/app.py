@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outlast.demo.agent import PAGE, Assistant
+from outlast.demo import agent
 from outlast.demo.settings import EMBEDDED, DemoSettings
 from outlast.server.app import App
 
-settings = DemoSettings.read()
-Assistant.settings = settings
-page = (
-    PAGE if settings.model == EMBEDDED else replace(PAGE, intro=f"{PAGE.intro} ({settings.model})")
-)
-app = App(agents=[Assistant], store=f"sqlite:///{settings.folder}/demo.db", ui=page)
+wanted = DemoSettings.read()
+
+
+class Assistant(agent.Assistant):
+    """The same, as it was asked for."""
+
+    settings = wanted
+
+
+who = "" if wanted.model == EMBEDDED else f" ({wanted.model} answers.)"
+page = replace(agent.PAGE, intro=f"{agent.PAGE.intro}{who}")
+app = App(agents=[Assistant], store=f"sqlite:///{wanted.folder}/demo.db", ui=page)

@@ -14,6 +14,18 @@ const CANCEL = "cf_agent_chat_request_cancel";
 const ACK = "cf_agent_stream_resume_ack";
 const PROBE = "cf_agent_stream_resume_request";
 
+const KEPT = "outlast.durations";
+
+/** How long calls took, as this tab has seen it before it was reloaded. */
+function kept() {
+  try {
+    const found = JSON.parse(sessionStorage.getItem(KEPT));
+    return Array.isArray(found) ? found : [];
+  } catch {
+    return [];
+  }
+}
+
 export class Chat extends EventTarget {
   #address;
   #query;
@@ -39,7 +51,7 @@ export class Chat extends EventTarget {
     this.isRecovering = false;
     this.error = null; // of the last turn: {request, text}
     this.branches = {}; // of a message: the ids of those in its place
-    this.durations = new Map(); // {since, ms}, by call
+    this.durations = new Map(kept()); // {since, ms}, by call
     this.revision = 0; // goes up when anything but the messages has changed
     this.#socket = new Socket(this.#url());
     this.#socket.addEventListener("state", () => this.#changed());
@@ -339,8 +351,7 @@ export class Chat extends EventTarget {
 
   /** How long a call has taken, from whoever knows better. */
   took(callId, ms) {
-    this.durations.set(callId, { ms });
-    this.revision += 1;
+    this.#timed(callId, ms);
     this.#changed();
   }
 
@@ -351,7 +362,17 @@ export class Chat extends EventTarget {
     if (chunk.type === "tool-input-available") this.#started(id);
     const timed = this.durations.get(id);
     const part = builder.call(id);
-    if (timed?.since !== undefined && timed.ms === undefined && part && isSettled(part)) timed.ms = performance.now() - timed.since;
+    if (timed?.since !== undefined && timed.ms === undefined && part && isSettled(part)) this.#timed(id, performance.now() - timed.since);
+  }
+
+  #timed(callId, ms) {
+    this.durations.set(callId, { ms });
+    this.revision += 1;
+    try {
+      sessionStorage.setItem(KEPT, JSON.stringify([...kept().filter(([id]) => id !== callId), [callId, { ms }]].slice(-200)));
+    } catch {
+      // then it is gone with the next reload
+    }
   }
 
   /** Runs the calls that are for this page. The first answer counts, should other tabs run them as well. */
@@ -376,8 +397,7 @@ export class Chat extends EventTarget {
     } catch (error) {
       Object.assign(frame, { state: "output-error", errorText: String(error) });
     }
-    const timed = this.durations.get(toolCallId);
-    timed.ms = performance.now() - timed.since;
+    this.#timed(toolCallId, performance.now() - this.durations.get(toolCallId).since);
     this.#answer(toolCallId, frame);
   }
 
