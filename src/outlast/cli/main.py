@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outlast.cli.commands import inspecting, operating, serving, starting, storing
+from outlast.cli.commands import inspecting, operating, serving, starting, storing, torturing
 from outlast.cli.demo import demo
 from outlast.cli.loading import CannotLoad
 
@@ -81,6 +81,9 @@ app.add_typer(operating.incidents, name="incidents")
 app.command()(operating.cancel)
 app.command()(operating.release)
 app.add_typer(storing.db, name="db")
+app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)(torturing.torture)
 
 
 if __name__ == "__main__":

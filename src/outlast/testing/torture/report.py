@@ -106,4 +106,4 @@ def trace(folder: Path, agent: str) -> list[str]:
 
 
 def command(outcome: Outcome, arguments: Sequence[str]) -> str:
-    return " ".join(["script/torture", "--seed", str(outcome.seed), *arguments])
+    return " ".join(["outlast torture", "--seed", str(outcome.seed), *arguments])
