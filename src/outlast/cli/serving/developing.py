@@ -15,7 +15,6 @@ LAST = 6  # frames of a traceback that are shown
 
 def prepare(application: Any, settings: Settings) -> None:
     """Before it is served."""
-    from outlast.cli.models import problems_of
     from outlast.server.pages import Page
 
     application.use_inspector()
@@ -23,15 +22,11 @@ def prepare(application: Any, settings: Settings) -> None:
     application.page = application.page or Page(dev=is_alone)
     application.host.events.subscribe("chat:recovery:decision", recovered)
     is_again = VARIABLE in os.environ
-    classes = application.host.classes
     if is_again:
         _say("reloaded")
     else:
         for line in served(application, settings):
             _say(line)
-    for name, kind in classes.items():
-        for problem in problems_of(getattr(kind, "model", None)):
-            _say(f"{name}: {problem}")
 
 
 def served(application: Any, settings: Settings) -> list[str]:

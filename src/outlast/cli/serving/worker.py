@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from outlast.cli.loading import CannotLoad, load
+from outlast.cli.models import problems_of
 from outlast.cli.serving import developing
 from outlast.cli.serving.imports import kept
 from outlast.cli.serving.processes import READY, UPGRADE
@@ -47,18 +48,19 @@ def work(
             raise CannotLoad(why)
         if settings.dev:
             developing.prepare(application, settings)
+        _warn_of_models(application)
         application.on_upgrade = lambda: _say(lifeline, UPGRADE)
         code = run(_server(settings, application, lambda: _say(lifeline, READY)), sockets)
     except CannotLoad as error:
         complain(str(error))
         code = REFUSED
+    except MemoryError:
+        code = NO_MEMORY
     except Exception as error:
         if not settings.dev:
             raise
         developing.show(error)
         code = REFUSED
-    except MemoryError:
-        code = NO_MEMORY
     _end_within(LEAVE_WITHIN, code)
     return code
 
@@ -66,8 +68,17 @@ def work(
 def alone(settings: Settings) -> int:
     """Serve without a supervisor, on a socket of its own. The exit status."""
     with kept():
-        server = _server(settings, load(settings.target, settings.store))
+        application = load(settings.target, settings.store)
+        server = _server(settings, application)
+    _warn_of_models(application)
     return run(server, None)
+
+
+def _warn_of_models(application: Any) -> None:
+    """What is missing for a model is better known now than with the first turn."""
+    for name, kind in application.host.classes.items():
+        for problem in problems_of(getattr(kind, "model", None)):
+            complain(f"{name}: {problem}")
 
 
 def run(server: Server, sockets: list[socket.socket] | None) -> int:
