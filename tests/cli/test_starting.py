@@ -39,26 +39,6 @@ def test_a_new_project_works_and_its_tests_kill_its_agent(tmp_path: Path) -> Non
     assert "2 passed" in ran.stdout
 
 
-def test_the_test_of_a_new_project_sees_an_effect_that_is_repeated(tmp_path: Path) -> None:
-    outlast("init", str(tmp_path))
-    agent = tmp_path / "agents" / "assistant.py"
-    agent.write_text(agent.read_text().replace('effect="once"', 'effect="read"'))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-k",
-        "survives",
-        "-p",
-        "no:cacheprovider",
-    ]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ran.returncode == 1
-    assert "after dying" in ran.stdout
-
-
 def test_nothing_that_is_there_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     failed = outlast("init", str(tmp_path))

@@ -68,6 +68,11 @@ def test_the_timeline_tells_a_kill_right(store_url: str) -> None:
     times = [moment.at for moment in after.moments if moment.at is not None]
     assert times == sorted(times), "in the order in which it happened"
     assert after.said == "Let me see. It is sunny."
+    commits = after.commits
+    assert commits[0].seq == 0
+    assert all(a.seq + a.chunks == b.seq for a, b in zip(commits, commits[1:], strict=False))
+    assert {each.attempt for each in commits} == {1, 2}
+    assert sum(each.chunks for each in commits) == after.chunks
 
 
 @pytest.mark.virtual_time

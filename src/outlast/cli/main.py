@@ -28,7 +28,7 @@ app.command()(demo)
 
 @app.command()
 def serve(
-    target: Annotated[str, typer.Argument(help="module:app, file.py:app, or a file with agents")],
+    target: Annotated[str, typer.Argument(help="module:app, file.py, or a folder with agents")],
     host: Annotated[str, typer.Option(help="The address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on")] = 8000,
     store: Annotated[

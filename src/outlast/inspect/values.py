@@ -151,6 +151,15 @@ class SizeView:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitView:
+    """Chunks that became durable together."""
+
+    seq: int  # of the first one
+    chunks: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class TurnDetails:
     """A turn, with what happened in it."""
 
@@ -159,6 +168,7 @@ class TurnDetails:
     calls: Sequence[CallView]
     incident: IncidentView | None
     chunks: int
+    commits: Sequence[CommitView]  # of the stream, in order
     said: str
 
 

@@ -32,6 +32,7 @@ from outlast.inspect.values import (
     AgentView,
     Ambiguous,
     CallView,
+    CommitView,
     FiberView,
     IncidentView,
     MessageView,
@@ -250,6 +251,7 @@ async def turn(
             else _incident(found.agent, id, known.state, known.incident, known.at)
         ),
         chunks=sum(len(piece.chunks) for piece in found.pieces),
+        commits=[CommitView(each.seq, len(each.chunks), each.attempt) for each in found.pieces],
         said=found.said,
     )
 
