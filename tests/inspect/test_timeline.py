@@ -195,6 +195,47 @@ def test_what_has_not_begun_waits() -> None:
     ]
 
 
+def test_a_turn_that_was_put_back_before_it_said_anything_was_not_interrupted() -> None:
+    """Then it is claimed anew, which counts as an attempt, and nothing had to be decided."""
+    said = piece(0, 2, STEP, text("Hello"), STEP_END)
+    rows = TurnRows("A/a", replace(ENTRY, attempt=2), pieces=[said])
+    assert told(rows) == [
+        ("accepted", 1000),
+        ("waiting", None),
+        ("claimed", 1010),
+        ("step", None),
+        ("said", None),
+        ("settled", 2000),
+    ]
+    assert "before anything was said" in one(rows, "waiting").what
+    waiting = replace(
+        ENTRY, state="accepted", attempt=1, outcome=None, started_at=None, ended_at=None
+    )
+    assert [each.kind for each in timeline(TurnRows("A/a", waiting))] == [
+        "accepted",
+        "waiting",
+        "waiting",
+    ]
+    later = TurnRows(
+        "A/a",
+        replace(ENTRY, attempt=3),
+        pieces=[piece(0, 1, STEP, text("Hel")), piece(2, 3, text("lo"))],
+        decisions=[CONTINUE],
+    )
+    assert [each.kind for each in timeline(later)] == [
+        "accepted",
+        "claimed",
+        "step",
+        "said",
+        "interrupted",
+        "decided",
+        "continued",
+        "waiting",
+        "said",
+        "settled",
+    ]
+
+
 def test_without_its_chunks_a_turn_is_told_from_ledger_and_transcript() -> None:
     rows = TurnRows(
         "A/a",

@@ -135,6 +135,8 @@ class _Telling:
         entry = self.rows.entry
         yield Moment("accepted", words.accepted(entry, self.rows.asked), entry.accepted_at)
         if entry.started_at is None:
+            if entry.attempt:
+                yield Moment("waiting", words.PUT_BACK)
             if entry.ended_at is None:
                 yield Moment("waiting", words.waiting(self.rows.before, self.rows.is_hosted))
         else:
@@ -146,10 +148,16 @@ class _Telling:
         decisions = {each.attempt: each for each in self.rows.decisions}
         last = max([entry.attempt, *decisions, *(piece.attempt for piece in self.rows.pieces)])
         began = started_at
-        yield Moment("claimed", words.CLAIMED, began, attempt=1)
+        first = next(n for n in range(1, last + 1) if n == last or not self._is_put_back(n))
+        if first > 1:
+            yield Moment("waiting", words.PUT_BACK, attempt=first - 1)
+        yield Moment("claimed", words.CLAIMED, began, attempt=first)
         if not self.rows.pieces and entry.ended_at is not None:
             yield Moment("said", words.answer_only(self.rows.said), attempt=last)
-        for attempt in range(1, last + 1):
+        for attempt in range(first, last + 1):
+            if attempt < last and self._is_put_back(attempt):
+                yield Moment("waiting", words.PUT_BACK, attempt=attempt)
+                continue
             decision = decisions.get(attempt)
             until = None if decision is None else decision.at
             chunks = list(self._chunks_of(attempt))
@@ -163,6 +171,16 @@ class _Telling:
             elif attempt < last:  # of before decisions were recorded
                 yield Moment("interrupted", words.interrupted("unknown"), attempt=attempt, ok=False)
                 yield Moment("continued", words.continued(attempt + 1), attempt=attempt + 1)
+
+    def _is_put_back(self, attempt: int) -> bool:
+        """Whether an attempt, which is not the last, ended in order before anything was said."""
+        is_decided = any(each.attempt == attempt for each in self.rows.decisions)
+        is_forgotten = not self.rows.pieces and not self.rows.decisions  # nobody can tell
+        return not (
+            is_decided
+            or is_forgotten
+            or any(piece.attempt == attempt for piece in self.rows.pieces)
+        )
 
     def _chunks_of(self, attempt: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
         for piece in self.rows.pieces:

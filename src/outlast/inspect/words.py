@@ -11,6 +11,7 @@ from outlast.core import json
 PREVIEW = 80  # characters that are shown of a text
 
 CLAIMED = "The turn begins: its message stands in the transcript."
+PUT_BACK = "Its process was stopped before anything was said: it waits for its turn again."
 DROPPED = "What was said of this step is taken back."
 CANCELLED = "Somebody cancelled it."
 RUNNING = "It is being worked on."
