@@ -82,7 +82,11 @@ app.command()(operating.cancel)
 app.command()(operating.release)
 app.add_typer(storing.db, name="db")
 app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],
+    }
 )(torturing.torture)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import typer
 
 
 def torture(context: typer.Context) -> None:
     """Kill a chat server a thousand times, and account for everything (--help tells more)."""
-    from outlast.testing.torture.__main__ import main
-
-    raise typer.Exit(main(context.args))
+    module = "outlast.testing.torture"
+    os.execv(sys.executable, [sys.executable, "-m", module, *context.args])
