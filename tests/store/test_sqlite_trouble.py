@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -124,6 +126,29 @@ async def test_commits_wait_for_a_foreign_writer_without_blocking_the_loop(
 
 
 # --- corrupt files --------------------------------------------------------------------------------
+
+
+async def test_a_store_waits_for_a_reader_that_mends_what_a_killed_host_has_left(
+    sqlite_url: str,
+) -> None:
+    path = sqlite_url.removeprefix("sqlite:///")
+    await (await open_store(sqlite_url)).close()
+    holding, over = threading.Event(), threading.Event()
+
+    def mend() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            database.execute("BEGIN IMMEDIATE")
+            holding.set()
+            over.wait(0.3)
+
+    mending = threading.Thread(target=mend)
+    mending.start()
+    assert holding.wait(10)
+    store = await open_store(sqlite_url)  # and does not say that it is locked
+    mending.join()
+    assert store._db.execute("PRAGMA busy_timeout").fetchone() == (0,), "commits never block"
+    await store.close()
 
 
 @pytest.mark.parametrize(

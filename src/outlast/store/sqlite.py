@@ -37,6 +37,7 @@ from outlast.store.operations import Argument, Batch, Fence, Query
 logger = logging.getLogger("outlast.store")
 
 Synchronous = Literal["full", "normal", "off"]
+OPEN_WITHIN = 5.0  # seconds
 CHECKPOINT_PAGES = 1000
 FIRST_RETRY = 0.01  # seconds
 LAST_RETRY = 1.0
@@ -115,7 +116,7 @@ class SqliteStore(Store):
         self._retry_after = FIRST_RETRY
         self._reader: sqlite3.Connection | None = None
         self._reader_thread: Executor | None = None
-        self._db = self._connect()
+        self._db = self._connect(OPEN_WITHIN)
         try:
             self._migrate()
             self._disk = SlowDisk(
@@ -131,12 +132,12 @@ class SqliteStore(Store):
 
     # --- opening ---------------------------------------------------------------------------------
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, within: float = 0) -> sqlite3.Connection:
         try:
             db = sqlite3.connect(
                 self.path,
                 isolation_level=None,
-                timeout=0,
+                timeout=within,  # whoever reads may be mending what a killed host left
                 check_same_thread=False,
                 cached_statements=256,
             )
@@ -159,6 +160,7 @@ class SqliteStore(Store):
         return db
 
     def _tune(self, db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA busy_timeout = 0")  # from here on nobody else writes
         in_thread = self._disk.in_thread
         level = "normal" if in_thread else self._synchronous
         db.execute(f"PRAGMA synchronous = {level}")
