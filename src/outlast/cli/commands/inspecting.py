@@ -104,64 +104,28 @@ def incidents(
     run(showing.incidents(store, json, agent, name))
 
 
-@inspect.command()
-def fibers(
-    agent: AgentArgument,
-    name: NameArgument = None,
-    store: Store = None,
-    json: Json = False,
-    limit: Limit = 100,
-) -> None:
-    """The fibers of an agent, newest first."""
-    from outlast.cli import showing
-    from outlast.cli.output import run
+def _of_one(view: str, about: str, most: int = 100) -> None:
+    """A command about one agent."""
 
-    run(showing.fibers(store, json, agent, name, limit))
+    def command(
+        agent: AgentArgument,
+        name: NameArgument = None,
+        store: Store = None,
+        json: Json = False,
+        limit: Limit = most,
+    ) -> None:
+        from outlast.cli import showing
+        from outlast.cli.output import run
 
+        run(getattr(showing, view)(store, json, agent, name, limit))
 
-@inspect.command()
-def schedules(
-    agent: AgentArgument,
-    name: NameArgument = None,
-    store: Store = None,
-    json: Json = False,
-    limit: Limit = 100,
-) -> None:
-    """The schedules of an agent, the next one first."""
-    from outlast.cli import showing
-    from outlast.cli.output import run
-
-    run(showing.schedules(store, json, agent, name, limit))
+    inspect.command(view, help=about)(command)
 
 
-@inspect.command()
-def ledger(
-    agent: AgentArgument,
-    name: NameArgument = None,
-    store: Store = None,
-    json: Json = False,
-    limit: Limit = 100,
-) -> None:
-    """The tool calls of an agent, newest first."""
-    from outlast.cli import showing
-    from outlast.cli.output import run
-
-    run(showing.ledger(store, json, agent, name, limit))
-
-
-@inspect.command()
-def messages(
-    agent: AgentArgument,
-    name: NameArgument = None,
-    store: Store = None,
-    json: Json = False,
-    limit: Limit = 50,
-) -> None:
-    """The messages of an agent, newest first."""
-    from outlast.cli import showing
-    from outlast.cli.output import run
-
-    run(showing.messages(store, json, agent, name, limit))
+_of_one("fibers", "The fibers of an agent, newest first.")
+_of_one("schedules", "The schedules of an agent, the next one first.")
+_of_one("ledger", "The tool calls of an agent, newest first.")
+_of_one("messages", "The messages of an agent, newest first.", most=50)
 
 
 @inspect.command()
