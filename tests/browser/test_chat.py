@@ -212,6 +212,7 @@ def test_reasoning_is_shown_while_it_comes_and_folded_away_then(page: Page) -> N
 
 HTML = {
     "# Title\ntext": "<h3>Title</h3><p>text</p>",
+    "## About C# #\n### #": "<h4>About C#</h4><h5></h5>",
     "a *b* **c** ~~d~~ `e`": "<p>a <em>b</em> <strong>c</strong> <del>d</del> <code>e</code></p>",
     "snake_case_name and __init__": "<p>snake_case_name and <strong>init</strong></p>",
     "- a\n- b\n  - c": "<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul>",
@@ -220,6 +221,9 @@ HTML = {
     "<b>x</b> & y": "<p>&lt;b&gt;x&lt;/b&gt; &amp; y</p>",
     "[x](javascript:1)": "<p>x</p>",
     "[x](/relative)": "<p>x</p>",
+    "[w](https://a.example/x_(y)) **a\nb**": (
+        '<p><a href="https://a.example/x_(y)">w</a> <strong>a\nb</strong></p>'
+    ),
     "see https://a.example/b.": '<p>see <a href="https://a.example/b">https://a.example/b</a>.</p>',
     "| a | b |\n| - | -: |\n| 1 | 2 |": (
         "<table><thead><tr><th>a</th><th>b</th></tr></thead>"
@@ -247,6 +251,37 @@ def test_markdown_becomes_these_nodes(page: Page) -> None:
     ]
     shown = [re.sub(r"^<div>(<table>.*</table>)</div>$", r"\1", each) for each in plain]
     assert dict(zip(HTML, shown, strict=True)) == HTML
+
+
+def test_no_text_takes_long_to_look_through(page: Page) -> None:
+    hostile = [
+        "[",
+        "*a",
+        "**a ",
+        "_a ",
+        "`a``b```c",
+        "[a](",
+        "[[a]",
+        "![",
+        "![a](x",
+        "~~a ",
+        "*_`[",
+    ]
+    texts = [(each * 20000)[:19000] for each in [*hostile, " ", "> ", "- ", "| ", "https://a"]]
+    texts.append(" ".join("`" * n for n in range(1, 190)))
+    texts += ["# a" + " " * 19000, "# " + "#" * 19000, "|" + "-" * 19000, "a|\n" + "-|" * 9000]
+    took = page.evaluate(
+        """async texts => {
+            const { Markdown } = await import("/_outlast/ui/markdown.js");
+            return texts.map(text => {
+                const since = performance.now();
+                new Markdown().show(text + "x");
+                return [text.slice(0, 9), performance.now() - since];
+            });
+        }""",
+        texts,
+    )
+    assert [each for each in took if each[1] > 3000] == []  # milliseconds, on a busy machine
 
 
 def test_markdown_that_grows_ends_as_if_it_had_come_at_once(page: Page) -> None:

@@ -2,8 +2,18 @@
 
 import { durationText, h, icon, setText } from "./dom.js";
 
-const CAUSES = { crashed: "the last one crashed", oom: "the last one ran out of memory", deploy: "the last one was asked to stop" };
-const ACTIONS = { continue: "go on with the answer", retry: "ask the model again", finalise: "store the finished answer", abort: "stop", seal: "give up" };
+const CAUSES = {
+  crashed: "the last one crashed",
+  oom: "the last one ran out of memory",
+  deploy: "the last one was asked to stop"
+};
+const ACTIONS = {
+  continue: "go on with the answer",
+  retry: "ask the model again",
+  finalise: "store the finished answer",
+  abort: "stop",
+  seal: "give up"
+};
 
 /** An event in a few words; null: it is not worth a line. */
 export function described(event) {
@@ -16,11 +26,15 @@ export function described(event) {
     case "chat:turn:start":
       return event.attempt > 1 ? `answering, attempt ${event.attempt}` : "answering";
     case "chat:turn:finish":
-      return event.status === "completed" ? `answer stored after ${durationText(event.duration_ms)}` : `answer ended: ${event.status}`;
+      return event.status === "completed"
+        ? `answer stored after ${durationText(event.duration_ms)}`
+        : `answer ended: ${event.status}`;
     case "tool:start":
       return `running ${tool} (effect: ${event.effect})`;
     case "tool:finish":
-      return event.outcome === "unknown" ? `${tool} was cut off: its outcome is unknown` : `${tool}: ${event.outcome} after ${durationText(event.elapsed_ms)}`;
+      return event.outcome === "unknown"
+        ? `${tool} was cut off: its outcome is unknown`
+        : `${tool}: ${event.outcome} after ${durationText(event.elapsed_ms)}`;
     case "tool:result":
       return `${tool}: result from the browser stored`;
     case "tool:approval":
@@ -134,7 +148,11 @@ export class Rescue {
     this.list = h("ol", {});
     this.clock = h("span", { class: "clock" });
     this.title = h("span", { class: "rescue-title" });
-    const close = h("button", { type: "button", class: "icon-button", "aria-label": "Close", title: "Close", onclick: () => this.#hide() }, icon("close"));
+    const close = h(
+      "button",
+      { type: "button", class: "icon-button", "aria-label": "Close", title: "Close", onclick: () => this.#hide() },
+      icon("close")
+    );
     this.node = node;
     node.replaceChildren(h("div", { class: "rescue-head" }, icon("bolt"), this.title, this.clock, close), this.list);
   }
@@ -167,7 +185,12 @@ export class Rescue {
     const seen = performance.now() - this.#since;
     const told = at === null ? seen : at - this.#wall;
     const ms = at !== null && told >= 0 && told <= seen + 50 ? told : seen; // another machine's clock says nothing
-    const item = h("li", {}, h("span", { class: "at" }, `${(ms / 1000).toFixed(2)} s`), h("span", {}, h("strong", {}, title), note ? h("small", {}, ` ${note}`) : null));
+    const item = h(
+      "li",
+      {},
+      h("span", { class: "at" }, `${(ms / 1000).toFixed(2)} s`),
+      h("span", {}, h("strong", {}, title), note ? h("small", {}, ` ${note}`) : null)
+    );
     this.#steps.set(key, { ms, item });
     const ordered = [...this.#steps.values()].sort((one, other) => one.ms - other.ms);
     this.list.replaceChildren(...ordered.map((each) => each.item));

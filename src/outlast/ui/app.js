@@ -15,7 +15,9 @@ const query = location.search; // tokens and the like go along with whatever is 
 
 const site = await about();
 const agent = site.agents.find((each) => each.path === new URLSearchParams(query).get("agent")) ?? site.agents[0];
-const tools = Object.fromEntries(site.browserTools.filter((name) => name in BROWSER_TOOLS).map((name) => [name, BROWSER_TOOLS[name]]));
+const tools = Object.fromEntries(
+  site.browserTools.filter((name) => name in BROWSER_TOOLS).map((name) => [name, BROWSER_TOOLS[name]])
+);
 
 let chat = null;
 let activity = null;
@@ -75,15 +77,31 @@ const actions = {
   },
   changed: () => draw()
 };
-const transcript = new Transcript({ scroller: $("scroller"), list: $("messages"), tail: $("tail"), latest: $("latest") }, actions);
-const sidebar = new Sidebar({ list: $("conversations"), search: $("search") }, known, { open, ask, messages: () => chat?.messages ?? [] });
+const transcript = new Transcript(
+  { scroller: $("scroller"), list: $("messages"), tail: $("tail"), latest: $("latest") },
+  actions
+);
+const sidebar = new Sidebar({ list: $("conversations"), search: $("search") }, known, {
+  open,
+  ask,
+  messages: () => chat?.messages ?? []
+});
 function send(parts) {
   rescue.dismiss();
   chat.send(parts);
   transcript.follow();
 }
 const composer = new Composer(
-  { form: $("composer"), area: $("area"), shelf: $("shelf"), picker: $("picker"), attach: $("attach"), send: $("send"), stop: $("stop"), drop: document.body },
+  {
+    form: $("composer"),
+    area: $("area"),
+    shelf: $("shelf"),
+    picker: $("picker"),
+    attach: $("attach"),
+    send: $("send"),
+    stop: $("stop"),
+    drop: document.body
+  },
   {
     send,
     stop: () => chat.stop(),
@@ -156,8 +174,16 @@ function heardChunk(chunk) {
 function ended(outcome) {
   const last = chat.messages.at(-1);
   const isAsking = last?.parts?.some((part) => part.state === "approval-requested");
-  announce(isAsking ? "A call needs your approval" : outcome === "completed" ? "The answer is complete" : `The answer has ended: ${outcome}`);
-  rescue.end(outcome === "completed" ? "The answer is complete. Nothing was lost." : `The answer has ended: ${outcome}.`);
+  announce(
+    isAsking
+      ? "A call needs your approval"
+      : outcome === "completed"
+        ? "The answer is complete"
+        : `The answer has ended: ${outcome}`
+  );
+  rescue.end(
+    outcome === "completed" ? "The answer is complete. Nothing was lost." : `The answer has ended: ${outcome}.`
+  );
   sidebar.refresh();
 }
 
@@ -195,7 +221,11 @@ function paintNow() {
   document.title = first ? `${title} · ${site.title}` : site.title;
   $("clear").disabled = messages.length === 0;
   $("kill").disabled = chat.connection !== "open"; // there is nothing to kill
-  line.show(state, site.dev ? (activity?.pid ?? site.pid) : null, state === "open" ? doing || "ready" : CONNECTION[state] ?? "recovering…");
+  line.show(
+    state,
+    site.dev ? (activity?.pid ?? site.pid) : null,
+    state === "open" ? doing || "ready" : (CONNECTION[state] ?? "recovering…")
+  );
   if (revealing !== null && transcript.reveal(revealing)) revealing = null;
 }
 
@@ -219,13 +249,19 @@ function heard(event) {
   if (event.name === "tool:finish" && event.elapsed_ms > 0) chat.took(event.tool_call_id, event.elapsed_ms);
   switch (event.name) {
     case "host:started":
-      rescue.step("start", `A new worker is up: ${event.pid}`, event.cause === "crashed" ? "it was told that the last one crashed" : "", event.at);
+      rescue.step(
+        "start",
+        `A new worker is up: ${event.pid}`,
+        event.cause === "crashed" ? "it was told that the last one crashed" : "",
+        event.at
+      );
       break;
     case "chat:recovery:detected":
       rescue.step("found", "It has found the answer that was cut off", "", event.at);
       break;
     case "tool:finish":
-      if (event.outcome === "unknown") rescue.step("unknown", `${event.tool_name}: unknown`, "it may have happened; it is not repeated", event.at);
+      if (event.outcome === "unknown")
+        rescue.step("unknown", `${event.tool_name}: unknown`, "it may have happened; it is not repeated", event.at);
       break;
     case "chat:recovery:decision":
       rescue.step("decided", `Decision: ${ACTION[event.action] ?? event.action}`, event.why ?? "", event.at);
@@ -292,16 +328,35 @@ function keptTheme() {
 }
 
 function welcome() {
-  setText($("welcome-title"), site.demo ? "Kill me while I answer." : "What shall we talk about?");
+  setText($("welcome-title"), site.demo ? "Kill the server. I finish the sentence." : "What shall we talk about?");
   setText($("welcome-text"), site.intro || "Ask anything.");
   for (const { label, text, note } of site.suggestions) {
     $("suggestions").append(
-      h("li", {}, h("button", { type: "button", class: "suggestion", onclick: () => send([{ type: "text", text }]) }, h("strong", {}, label), note ? h("span", {}, note) : null))
+      h(
+        "li",
+        {},
+        h(
+          "button",
+          { type: "button", class: "suggestion", onclick: () => send([{ type: "text", text }]) },
+          h("strong", {}, label),
+          note ? h("span", {}, note) : null
+        )
+      )
     );
   }
 }
 
-for (const [id, name] of Object.entries({ menu: "menu", attach: "attach", send: "send", stop: "stop", clear: "trash", new: "plus", latest: "down", kill: "bolt", "search-icon": "search" })) {
+for (const [id, name] of Object.entries({
+  menu: "menu",
+  attach: "attach",
+  send: "send",
+  stop: "stop",
+  clear: "trash",
+  new: "plus",
+  latest: "down",
+  kill: "bolt",
+  "search-icon": "search"
+})) {
   $(id).prepend(icon(name));
 }
 $("kill").hidden = !site.dev;
@@ -315,7 +370,9 @@ setTheme(keptTheme());
 setText($("brand"), site.title);
 if (site.agents.length > 1) {
   $("agents").hidden = false;
-  $("agents").append(...site.agents.map((each) => h("option", { value: each.path, selected: each.path === agent.path }, each.kind)));
+  $("agents").append(
+    ...site.agents.map((each) => h("option", { value: each.path, selected: each.path === agent.path }, each.kind))
+  );
   $("agents").addEventListener("change", () => (location.href = `?agent=${encodeURIComponent($("agents").value)}`));
 }
 $("menu").addEventListener("click", () => showSidebar(!document.body.classList.contains("shows-sidebar")));

@@ -123,14 +123,17 @@ export class Chat extends EventTarget {
   /** Another answer in place of this one. */
   regenerate(id) {
     const place = this.#settled.findIndex((message) => message.id === id);
-    const question = this.#settled.slice(0, place < 0 ? undefined : place + 1).findLastIndex((message) => message.role === "user");
+    const question = this.#settled
+      .slice(0, place < 0 ? undefined : place + 1)
+      .findLastIndex((message) => message.role === "user");
     if (question < 0) return;
     this.#settled = this.#settled.slice(0, question + 1);
     this.#ask(this.#settled, "regenerate-message", this.#settled[question]);
   }
 
   stop() {
-    for (const id of new Set([...this.#streams.keys(), ...this.#requests.keys()])) this.#answer(id, { type: CANCEL, id });
+    for (const id of new Set([...this.#streams.keys(), ...this.#requests.keys()]))
+      this.#answer(id, { type: CANCEL, id });
     this.#changed();
   }
 
@@ -162,7 +165,8 @@ export class Chat extends EventTarget {
     this.error = null;
     const content = { messages: shown.slice(-1), trigger };
     const tools = Object.entries(this.#tools);
-    if (tools.length) content.clientTools = tools.map(([name, { description, parameters }]) => ({ name, description, parameters }));
+    if (tools.length)
+      content.clientTools = tools.map(([name, { description, parameters }]) => ({ name, description, parameters }));
     const frame = { type: REQUEST, id, init: { method: "POST", body: JSON.stringify(content) } };
     if (!this.#settled.some((each) => each.id === message.id)) this.#sent.push({ request: id, message });
     this.#requests.set(id, { frame, answers: message.id, at: performance.now() });
@@ -283,7 +287,8 @@ export class Chat extends EventTarget {
   #arrived(messages) {
     for (const message of messages) {
       for (const part of message?.parts ?? []) {
-        if (!["input-streaming", "input-available", "approval-requested"].includes(part.state)) this.#answers.delete(part.toolCallId);
+        if (!["input-streaming", "input-available", "approval-requested"].includes(part.state))
+          this.#answers.delete(part.toolCallId);
       }
     }
   }
@@ -339,7 +344,9 @@ export class Chat extends EventTarget {
     if (frame.outcome === "skipped") this.#load();
     else this.#loadBranches();
     this.#runTools();
-    this.dispatchEvent(new CustomEvent("ended", { detail: { outcome: frame.error ? "error" : (frame.outcome ?? "completed") } }));
+    this.dispatchEvent(
+      new CustomEvent("ended", { detail: { outcome: frame.error ? "error" : (frame.outcome ?? "completed") } })
+    );
     this.#changed();
   }
 
@@ -362,14 +369,18 @@ export class Chat extends EventTarget {
     if (chunk.type === "tool-input-available") this.#started(id);
     const timed = this.durations.get(id);
     const part = builder.call(id);
-    if (timed?.since !== undefined && timed.ms === undefined && part && isSettled(part)) this.#timed(id, performance.now() - timed.since);
+    if (timed?.since !== undefined && timed.ms === undefined && part && isSettled(part))
+      this.#timed(id, performance.now() - timed.since);
   }
 
   #timed(callId, ms) {
     this.durations.set(callId, { ms });
     this.revision += 1;
     try {
-      sessionStorage.setItem(KEPT, JSON.stringify([...kept().filter(([id]) => id !== callId), [callId, { ms }]].slice(-200)));
+      sessionStorage.setItem(
+        KEPT,
+        JSON.stringify([...kept().filter(([id]) => id !== callId), [callId, { ms }]].slice(-200))
+      );
     } catch {
       // then it is gone with the next reload
     }

@@ -99,7 +99,9 @@ export class Composer {
         mediaType = "image/jpeg";
       }
       if (url === null) {
-        this.#actions.complain(`${file.name} is too large (${sizeText(file.size)}): a message may have ${sizeText(Math.round(this.limit * 0.7))} of files.`);
+        this.#actions.complain(
+          `${file.name} is too large (${sizeText(file.size)}): a message may have ${sizeText(Math.round(this.limit * 0.7))} of files.`
+        );
         continue;
       }
       this.#shelve({ type: "file", mediaType, filename: file.name, url }, file.size);
@@ -115,7 +117,14 @@ export class Composer {
       this.area.focus();
     });
     const picture = part.mediaType.startsWith("image/") ? h("img", { src: part.url, alt: "" }) : icon("file");
-    const item = h("li", {}, picture, h("span", { class: "name" }, part.filename), h("span", { class: "size" }, sizeText(size)), remove);
+    const item = h(
+      "li",
+      {},
+      picture,
+      h("span", { class: "name" }, part.filename),
+      h("span", { class: "size" }, sizeText(size)),
+      remove
+    );
     this.#files.push({ part });
     this.shelf.append(item);
   }

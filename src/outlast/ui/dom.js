@@ -58,7 +58,11 @@ export function icon(name) {
 
 /** A button with a drawing and a name for those who do not see it. */
 export function iconButton(name, label, onclick, attributes = {}) {
-  return h("button", { type: "button", class: "icon-button", "aria-label": label, title: label, onclick, ...attributes }, icon(name));
+  return h(
+    "button",
+    { type: "button", class: "icon-button", "aria-label": label, title: label, onclick, ...attributes },
+    icon(name)
+  );
 }
 
 /** A text that is not the same any more, and nothing if it is. */
@@ -93,7 +97,9 @@ export function sizeText(bytes) {
 
 export function durationText(ms) {
   if (ms < 1000) return `${Math.round(ms)} ms`;
-  return ms < 60000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.floor(ms / 60000)} min ${Math.round((ms % 60000) / 1000)} s`;
+  return ms < 60000
+    ? `${(ms / 1000).toFixed(1)} s`
+    : `${Math.floor(ms / 60000)} min ${Math.round((ms % 60000) / 1000)} s`;
 }
 
 /** Copies a text, and says on the button that it is done. */

@@ -21,7 +21,7 @@ export function safeUrl(text) {
 // --- blocks ----------------------------------------------------------------------------------------------------------
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)[^`]*$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
+const HEADING = /^ {0,3}(#{1,6})\s+(.*)$/;
 const RULE = /^ {0,3}([-*_])(\s*\1){2,}\s*$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,12})([-*+]|\d{1,9}[.)])(\s+|$)(.*)$/;
@@ -57,13 +57,19 @@ export function blocksOf(text) {
     } else if (HEADING.test(line)) {
       at += 1;
       const [, marks, title] = HEADING.exec(line);
-      take("heading", from, { level: marks.length, title });
+      take("heading", from, { level: marks.length, title: withoutMarks(title.trimEnd()) });
     } else if (RULE.test(line)) {
       at += 1;
       take("rule", from);
     } else if (QUOTE.test(line)) {
-      while (at < lines.length && lines[at].trim() !== "" && (QUOTE.test(lines[at]) || !startsBlock(lines[at]))) at += 1;
-      take("quote", from, { body: lines.slice(from, at).map((each) => each.replace(QUOTE, "")).join("\n") });
+      while (at < lines.length && lines[at].trim() !== "" && (QUOTE.test(lines[at]) || !startsBlock(lines[at])))
+        at += 1;
+      take("quote", from, {
+        body: lines
+          .slice(from, at)
+          .map((each) => each.replace(QUOTE, ""))
+          .join("\n")
+      });
     } else if (ITEM.test(line)) {
       at = endOfList(lines, at);
       take("list", from);
@@ -73,14 +79,23 @@ export function blocksOf(text) {
       take("table", from);
     } else {
       at += 1;
-      while (at < lines.length && lines[at].trim() !== "" && lines[at].length <= LONG && !startsBlock(lines[at])) at += 1;
+      while (at < lines.length && lines[at].trim() !== "" && lines[at].length <= LONG && !startsBlock(lines[at]))
+        at += 1;
       take("paragraph", from);
     }
   }
   return blocks;
 }
 
-const startsBlock = (line) => FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line);
+/** A heading may be closed with the marks that it is opened with. */
+function withoutMarks(title) {
+  let end = title.length;
+  while (title[end - 1] === "#") end -= 1;
+  return end === 0 || title[end - 1] === " " ? title.slice(0, end).trimEnd() : title;
+}
+
+const startsBlock = (line) =>
+  FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line);
 
 /** Items, what is indented below them, and single empty lines in between. */
 function endOfList(lines, from) {
@@ -89,7 +104,13 @@ function endOfList(lines, from) {
     const line = lines[at];
     const goesOn = line.trim() === "" ? ITEM.test(lines[at + 1] ?? "") || /^ {2,}\S/.test(lines[at + 1] ?? "") : true;
     if (!goesOn) break;
-    if (line.trim() !== "" && !ITEM.test(line) && !/^\s{2,}/.test(line) && (lines[at - 1].trim() === "" || startsBlock(line))) break;
+    if (
+      line.trim() !== "" &&
+      !ITEM.test(line) &&
+      !/^\s{2,}/.test(line) &&
+      (lines[at - 1].trim() === "" || startsBlock(line))
+    )
+      break;
     if (RULE.test(line)) break;
     at += 1;
   }
@@ -116,7 +137,8 @@ function blockNode(block, depth) {
   }
 }
 
-const nested = (text, depth) => (depth >= DEPTH ? [h("p", {}, text)] : blocksOf(text).map((block) => blockNode(block, depth + 1)));
+const nested = (text, depth) =>
+  depth >= DEPTH ? [h("p", {}, text)] : blocksOf(text).map((block) => blockNode(block, depth + 1));
 
 /** A text that is too long to be looked through: as it is, and not all of it at once. */
 function longNode(text) {
@@ -132,7 +154,11 @@ function longNode(text) {
 
 function codeNode({ body, language, isOpen }) {
   const code = h("code", {}, ...(body.length > LONG ? [body.slice(0, SHOWN)] : highlighted(body, language)));
-  const copy = h("button", { type: "button", class: "icon-button", "aria-label": "Copy code", title: "Copy code" }, icon("copy"));
+  const copy = h(
+    "button",
+    { type: "button", class: "icon-button", "aria-label": "Copy code", title: "Copy code" },
+    icon("copy")
+  );
   copy.addEventListener("click", () => copyText(body, copy));
   const head = h("div", { class: "code-head" }, h("span", {}, language || "code"), copy);
   return h("div", { class: isOpen ? "code is-open" : "code" }, head, h("pre", { tabindex: "0" }, code));
@@ -145,39 +171,76 @@ function listNode(raw, depth) {
   const items = [];
   for (const line of lines) {
     const item = ITEM.exec(line);
-    if (item && item[1].length <= indent.length + 1) items.push({ width: item[1].length + item[2].length + Math.max(1, item[3].length), lines: [item[4]] });
+    if (item && item[1].length <= indent.length + 1)
+      items.push({ width: item[1].length + item[2].length + Math.max(1, item[3].length), lines: [item[4]] });
     else items.at(-1).lines.push(line.slice(Math.min(items.at(-1).width, line.length - line.trimStart().length)));
   }
-  const list = h(isOrdered ? "ol" : "ul", isOrdered && Number.parseInt(mark, 10) !== 1 ? { start: Number.parseInt(mark, 10) } : {});
+  const list = h(
+    isOrdered ? "ol" : "ul",
+    isOrdered && Number.parseInt(mark, 10) !== 1 ? { start: Number.parseInt(mark, 10) } : {}
+  );
   for (const item of items) {
     const task = /^\[([ xX])\]\s+/.exec(item.lines[0]);
     if (task) item.lines[0] = item.lines[0].slice(task[0].length);
     const blocks = nested(item.lines.join("\n"), depth);
     // A single paragraph in an item is its text.
     const content = blocks.length && blocks[0].tagName === "P" ? [...blocks[0].childNodes, ...blocks.slice(1)] : blocks;
-    const box = task ? h("input", { type: "checkbox", disabled: true, checked: task[1] !== " ", "aria-label": task[1] === " " ? "to do" : "done" }) : null;
+    const box = task
+      ? h("input", {
+          type: "checkbox",
+          disabled: true,
+          checked: task[1] !== " ",
+          "aria-label": task[1] === " " ? "to do" : "done"
+        })
+      : null;
     list.append(h("li", task ? { class: "task" } : {}, box, ...content));
   }
   return list;
 }
 
 function cells(line) {
-  return line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
+  return line
+    .trim()
+    .replace(/^\||\|$/g, "")
+    .split(/(?<!\\)\|/)
+    .map((cell) => cell.trim().replaceAll("\\|", "|"));
 }
 
 function tableNode(raw) {
   const [head, rule, ...body] = raw.split("\n");
   const align = cells(rule).map((cell) => (cell.endsWith(":") ? (cell.startsWith(":") ? "center" : "right") : null));
   const row = (line, tag) =>
-    h("tr", {}, ...cells(line).map((cell, n) => h(tag, { class: align[n] ?? null, scope: tag === "th" ? "col" : null }, ...inline(cell))));
+    h(
+      "tr",
+      {},
+      ...cells(line).map((cell, n) =>
+        h(tag, { class: align[n] ?? null, scope: tag === "th" ? "col" : null }, ...inline(cell))
+      )
+    );
   const table = h("table", {}, h("thead", {}, row(head, "th")), h("tbody", {}, ...body.map((line) => row(line, "td"))));
   return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" }, table);
 }
 
 // --- inside a line ---------------------------------------------------------------------------------------------------
 
-const INLINE =
-  /(`+)([^`](?:[\s\S]*?[^`])?)\1(?!`)|!\[([^\]\n]{0,500})\]\(\s*<?([^\s)>]{1,2000})>?(?:\s+"[^"\n]{0,200}")?\s*\)|\[((?:[^\[\]\n]|\[[^\[\]\n]{0,200}\]){1,500})\]\(\s*<?([^\s)>]{0,2000}(?:\([^\s)]{0,200}\)[^\s)>]{0,200})?)>?(?:\s+"[^"\n]{0,200}")?\s*\)|<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>|(https?:\/\/[^\s<>"'`*]{1,2000})|(\*\*|__)(?=\S)(\S|\S[\s\S]{0,2000}?\S)\9|(~~)(?=\S)([^~\n]{1,1000}?)~~|(\*|(?<![\p{L}\p{N}_])_)(?=[^\s*_])([^\n]{0,1000}?[^\s*_])\13(?![\p{L}\p{N}])|\\([\\`*_{}[\]()#+\-.!~|<>])|( {2,}|\\)\n/gu;
+// Repetitions are bounded: a hostile text must not take long to look through.
+const TITLE = String.raw`(?:\s+"[^"\n]{0,200}")?\s*\)`;
+const INLINE = new RegExp(
+  [
+    String.raw`(?<tick>${"`"}+)(?<code>[^${"`"}](?:[\s\S]{0,2000}?[^${"`"}])?)\k<tick>(?!${"`"})`,
+    String.raw`!\[(?<alt>[^\]\n]{0,500})\]\(\s*<?(?<image>[^\s()<>]{1,2000})>?${TITLE}`,
+    String.raw`\[(?<label>(?:[^\[\]\n]|\[[^\[\]\n]{0,200}\]){1,500})\]\(\s*<?(?<target>[^\s()<>]{0,2000}(?:\([^\s()<>]{0,200}\)[^\s()<>]{0,200})?)>?${TITLE}`,
+    String.raw`<(?<angle>(?:https?:\/\/|mailto:)[^\s<>]{1,2000})>`,
+    String.raw`(?<bare>https?:\/\/[^\s<>"'${"`"}*]{1,2000})`,
+    String.raw`(?<stars>\*\*|__)(?=\S)(?<strong>\S|\S[\s\S]{0,600}?\S)\k<stars>`,
+    String.raw`~~(?=\S)(?<gone>[^~\n]{1,400}?)~~`,
+    // An underscore inside a word, as in snake_case, is none of these.
+    String.raw`(?<star>\*|(?<![\p{L}\p{N}_])_)(?=[^\s*_])(?<weak>[^\n]{0,400}?[^\s*_])\k<star>(?![\p{L}\p{N}])`,
+    String.raw`\\(?<escaped>[\\${"`"}*_{}\[\]()#+\-.!~|<>])`,
+    String.raw`(?<broken> {2,9}|\\)\n`
+  ].join("|"),
+  "gu"
+);
 
 function linkNode(url, children) {
   const safe = safeUrl(url);
@@ -191,25 +254,27 @@ export function inline(text, depth = 0) {
   const nodes = [];
   let last = 0;
   for (const found of text.matchAll(INLINE)) {
-    const [all, , code, alt, image, label, target, angle, bare, bold, strong, , gone, weak, emphasised, escaped, broken] = found;
-    nodes.push(text.slice(last, found.index));
-    last = found.index + all.length;
-    if (code !== undefined) nodes.push(h("code", {}, code.replace(/^ (.*) $/, "$1")));
-    else if (image !== undefined) nodes.push(imageNode(alt, image));
-    else if (label !== undefined) nodes.push(...linkNode(target, inline(label, depth + 1)));
-    else if (angle !== undefined) nodes.push(...linkNode(angle, [angle]));
-    else if (bare !== undefined) {
-      const end = /[.,;:!?)\]]+$/.exec(bare)?.[0] ?? "";
-      const url = bare.slice(0, bare.length - end.length);
-      nodes.push(...linkNode(url, [url]), end);
-    } else if (bold !== undefined) nodes.push(h("strong", {}, ...inline(strong, depth + 1)));
-    else if (gone !== undefined) nodes.push(h("del", {}, ...inline(gone, depth + 1)));
-    else if (weak !== undefined) nodes.push(h("em", {}, ...inline(emphasised, depth + 1)));
-    else if (escaped !== undefined) nodes.push(escaped);
-    else if (broken !== undefined) nodes.push(h("br"));
+    nodes.push(text.slice(last, found.index), ...marked(found.groups, depth + 1));
+    last = found.index + found[0].length;
   }
   nodes.push(text.slice(last));
   return nodes.filter((node) => node !== "");
+}
+
+function marked({ code, alt, image, label, target, angle, bare, strong, gone, weak, escaped }, depth) {
+  if (code !== undefined) return [h("code", {}, code.replace(/^ (.*) $/, "$1"))];
+  if (image !== undefined) return [imageNode(alt, image)];
+  if (label !== undefined) return linkNode(target, inline(label, depth));
+  if (angle !== undefined) return linkNode(angle, [angle]);
+  if (bare !== undefined) {
+    const end = /[.,;:!?)\]]+$/.exec(bare)?.[0] ?? "";
+    const url = bare.slice(0, bare.length - end.length);
+    return [...linkNode(url, [url]), end];
+  }
+  if (strong !== undefined) return [h("strong", {}, ...inline(strong, depth))];
+  if (gone !== undefined) return [h("del", {}, ...inline(gone, depth))];
+  if (weak !== undefined) return [h("em", {}, ...inline(weak, depth))];
+  return escaped !== undefined ? [escaped] : [h("br")];
 }
 
 /** Loading an image would tell its server that somebody reads this: it becomes a link. */
@@ -217,7 +282,18 @@ function imageNode(alt, url) {
   const safe = safeUrl(url);
   const label = alt || "image";
   if (safe === null) return h("span", { class: "image-link" }, icon("image"), label);
-  return h("a", { class: "image-link", href: safe, target: "_blank", rel: "noopener noreferrer nofollow", title: `Not loaded: ${safe}` }, icon("image"), label);
+  return h(
+    "a",
+    {
+      class: "image-link",
+      href: safe,
+      target: "_blank",
+      rel: "noopener noreferrer nofollow",
+      title: `Not loaded: ${safe}`
+    },
+    icon("image"),
+    label
+  );
 }
 
 // --- a text that grows -----------------------------------------------------------------------------------------------

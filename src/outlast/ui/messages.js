@@ -16,7 +16,8 @@ export const isSettled = (part) => SETTLED.includes(part.state) && part.prelimin
 export function isUnknown(part) {
   return (
     part.state === "output-error" &&
-    (part.resultProviderMetadata?.outlast?.outcome === "unknown" || /^It is not known whether/.test(part.errorText ?? ""))
+    (part.resultProviderMetadata?.outlast?.outcome === "unknown" ||
+      /^It is not known whether/.test(part.errorText ?? ""))
   );
 }
 
@@ -118,7 +119,11 @@ export class MessageBuilder {
 
   #start(chunk) {
     if (typeof chunk.messageId !== "string") this.#begin(this.#base ?? {});
-    else this.#begin({ id: chunk.messageId, metadata: chunk.messageId === this.#base?.id ? this.#base.metadata : undefined });
+    else
+      this.#begin({
+        id: chunk.messageId,
+        metadata: chunk.messageId === this.#base?.id ? this.#base.metadata : undefined
+      });
     this.#metadata(chunk);
   }
 
@@ -161,7 +166,10 @@ export class MessageBuilder {
     if (type === "tool-approval-response") {
       const asked = this.message.parts.find((part) => part.approval?.id === chunk.approvalId);
       if (asked?.state === "approval-requested") {
-        Object.assign(asked, { state: "approval-responded", approval: { ...asked.approval, approved: chunk.approved } });
+        Object.assign(asked, {
+          state: "approval-responded",
+          approval: { ...asked.approval, approved: chunk.approved }
+        });
       }
       return;
     }
@@ -195,10 +203,14 @@ export class MessageBuilder {
       Object.assign(part, { state: "input-available", input: asObject(chunk.input) });
       if (chunk.providerExecuted) part.providerExecuted = true;
     } else if (type === "tool-input-error") {
-      if (!isSettled(part)) Object.assign(part, { state: "output-error", input: asObject(chunk.input), errorText: chunk.errorText ?? "" });
+      if (!isSettled(part))
+        Object.assign(part, { state: "output-error", input: asObject(chunk.input), errorText: chunk.errorText ?? "" });
     } else if (type === "tool-approval-request") {
       if (!["input-streaming", "input-available"].includes(part.state)) return;
-      Object.assign(part, { state: "approval-requested", approval: { id: chunk.approvalId, requestReason: chunk.reason } });
+      Object.assign(part, {
+        state: "approval-requested",
+        approval: { id: chunk.approvalId, requestReason: chunk.reason }
+      });
     } else if (type === "tool-output-available") {
       if (chunk.preliminary === true && isSettled(part)) return;
       delete part.errorText;

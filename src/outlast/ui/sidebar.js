@@ -78,7 +78,11 @@ export function foundIn(messages, wanted, name) {
 function marked(text, wanted) {
   const place = text.toLowerCase().indexOf(wanted.toLowerCase());
   if (place < 0) return [text];
-  return [text.slice(0, place), h("mark", {}, text.slice(place, place + wanted.length)), text.slice(place + wanted.length)];
+  return [
+    text.slice(0, place),
+    h("mark", {}, text.slice(place, place + wanted.length)),
+    text.slice(place + wanted.length)
+  ];
 }
 
 export class Sidebar {
@@ -150,10 +154,23 @@ export class Sidebar {
 
   #item(name, content, messageId = null) {
     const isHere = name === this.current && messageId === null;
-    return h("li", {}, h("a", { href: `#${name}`, class: "conversation", "aria-current": isHere ? "page" : null, onclick: (event) => {
-      event.preventDefault();
-      this.actions.open(name, messageId);
-    } }, ...content));
+    return h(
+      "li",
+      {},
+      h(
+        "a",
+        {
+          href: `#${name}`,
+          class: "conversation",
+          "aria-current": isHere ? "page" : null,
+          onclick: (event) => {
+            event.preventDefault();
+            this.actions.open(name, messageId);
+          }
+        },
+        ...content
+      )
+    );
   }
 
   #conversations() {
@@ -171,11 +188,22 @@ export class Sidebar {
 
   #results({ wanted, hits }) {
     const titled = this.all.filter((each) => (each.title || each.name).toLowerCase().includes(wanted.toLowerCase()));
-    const nodes = titled.map((each) => this.#item(each.name, [h("span", { class: "name" }, ...marked(each.title || each.name, wanted))]));
+    const nodes = titled.map((each) =>
+      this.#item(each.name, [h("span", { class: "name" }, ...marked(each.title || each.name, wanted))])
+    );
     if (hits.length) nodes.push(h("li", { class: "group" }, "In messages"));
     for (const hit of hits) {
       const title = this.titleOf(hit.name) || hit.name;
-      nodes.push(this.#item(hit.name, [h("span", { class: "name" }, hit.role === "user" ? "You" : "Answer", h("small", {}, ` · ${title}`)), h("span", { class: "excerpt" }, ...marked(hit.excerpt, wanted))], hit.messageId));
+      nodes.push(
+        this.#item(
+          hit.name,
+          [
+            h("span", { class: "name" }, hit.role === "user" ? "You" : "Answer", h("small", {}, ` · ${title}`)),
+            h("span", { class: "excerpt" }, ...marked(hit.excerpt, wanted))
+          ],
+          hit.messageId
+        )
+      );
     }
     return nodes.length ? nodes : [h("li", { class: "nothing" }, `Nothing says “${wanted}”.`)];
   }

@@ -10,13 +10,21 @@ export const BROWSER_TOOLS = {
     parameters: { type: "object", properties: {} },
     run: () => {
       const { timeZone } = Intl.DateTimeFormat().resolvedOptions();
-      return { time: new Date().toString(), timeZone, language: navigator.language, screen: `${screen.width} × ${screen.height}` };
+      return {
+        time: new Date().toString(),
+        timeZone,
+        language: navigator.language,
+        screen: `${screen.width} × ${screen.height}`
+      };
     }
   }
 };
 
 const words = (name) => {
-  const spread = name.replaceAll(/[_-]+/g, " ").replaceAll(/([a-z])([A-Z])/g, "$1 $2").trim();
+  const spread = name
+    .replaceAll(/[_-]+/g, " ")
+    .replaceAll(/([a-z])([A-Z])/g, "$1 $2")
+    .trim();
   return spread ? spread[0].toUpperCase() + spread.slice(1) : name;
 };
 
@@ -43,13 +51,25 @@ function standing(part, isWriting, isSent) {
   }
 }
 
-const ICON = { running: "tool", waiting: "shield", done: "check", denied: "close", failed: "warning", unknown: "question" };
+const ICON = {
+  running: "tool",
+  waiting: "shield",
+  done: "check",
+  denied: "close",
+  failed: "warning",
+  unknown: "question"
+};
 
 const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2)) ?? "";
 
 function field(label, text, kind = "") {
   const shown = text.length > 20000 ? `${text.slice(0, 20000)}\n… ${text.length.toLocaleString()} characters` : text;
-  return h("div", { class: `field ${kind}` }, h("div", { class: "label" }, label), h("pre", { tabindex: "0", "aria-label": label }, shown));
+  return h(
+    "div",
+    { class: `field ${kind}` },
+    h("div", { class: "label" }, label),
+    h("pre", { tabindex: "0", "aria-label": label }, shown)
+  );
 }
 
 /** One call. `actions`: `approve(callId, approved)`. */
@@ -64,7 +84,15 @@ export class ToolCard {
     this.title = h("span", { class: "title" });
     this.chip = h("span", { class: "chip" });
     this.time = h("span", { class: "time" });
-    this.head = h("button", { type: "button", class: "tool-head", onclick: () => this.#toggle() }, this.mark, this.title, this.chip, this.time, icon("down"));
+    this.head = h(
+      "button",
+      { type: "button", class: "tool-head", onclick: () => this.#toggle() },
+      this.mark,
+      this.title,
+      this.chip,
+      this.time,
+      icon("down")
+    );
     this.body = h("div", { class: "tool-body" });
     this.asking = h("div", { class: "asking" });
     this.node = h("section", { class: "tool" }, this.head, this.asking, this.body);
@@ -96,19 +124,33 @@ export class ToolCard {
     const reason = part.approval?.requestReason;
     setChildren(this.asking, [
       h("p", {}, reason || "This call runs only if you allow it."),
-      h("div", { class: "buttons" }, h("button", { type: "button", class: "primary", onclick: answer(true) }, "Approve"), h("button", { type: "button", class: "secondary", onclick: answer(false) }, "Deny"))
+      h(
+        "div",
+        { class: "buttons" },
+        h("button", { type: "button", class: "primary", onclick: answer(true) }, "Approve"),
+        h("button", { type: "button", class: "secondary", onclick: answer(false) }, "Deny")
+      )
     ]);
     return undefined;
   }
 
   #fill(part, state) {
     const fields = [];
-    if (part.input !== undefined && Object.keys(part.input ?? {}).length) fields.push(field("Input", asText(part.input)));
-    if (part.state === "output-available") fields.push(field(part.preliminary ? "Output so far" : "Output", asText(part.output)));
+    if (part.input !== undefined && Object.keys(part.input ?? {}).length)
+      fields.push(field("Input", asText(part.input)));
+    if (part.state === "output-available")
+      fields.push(field(part.preliminary ? "Output so far" : "Output", asText(part.output)));
     if (state === "unknown") {
-      fields.push(h("p", { class: "explained" }, "The server died while this call was running. It may have happened, or not: nobody knows, so it is not made again by itself."));
+      fields.push(
+        h(
+          "p",
+          { class: "explained" },
+          "The server died while this call was running. It may have happened, or not: nobody knows, so it is not made again by itself."
+        )
+      );
     }
-    if (part.errorText) fields.push(field(state === "unknown" ? "What the model is told" : "Error", part.errorText, "error"));
+    if (part.errorText)
+      fields.push(field(state === "unknown" ? "What the model is told" : "Error", part.errorText, "error"));
     if (state === "denied") fields.push(h("p", { class: "explained" }, "It was not allowed, and has not run."));
     this.body.replaceChildren(...(fields.length ? fields : [h("p", { class: "explained" }, "No input.")]));
   }

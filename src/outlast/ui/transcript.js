@@ -31,7 +31,8 @@ class Reasoning {
 
   show({ text, state }) {
     const isOver = state !== "streaming";
-    if (isOver && this.seconds === undefined && this.hasGrown) this.seconds = Math.round((performance.now() - this.#since) / 1000);
+    if (isOver && this.seconds === undefined && this.hasGrown)
+      this.seconds = Math.round((performance.now() - this.#since) / 1000);
     if (!isOver) this.hasGrown = true;
     this.#markdown.show(text);
     this.node.classList.toggle("is-live", !isOver);
@@ -51,10 +52,26 @@ class File {
       this.node.replaceChildren(h("img", { src: url, alt: name, loading: "lazy" }));
     } else if (url.startsWith("data:")) {
       // Handed over as a download: nothing of it is shown as a page of ours.
-      this.node.replaceChildren(h("a", { class: "file", href: url, download: name }, icon("file"), `${name} · ${sizeText(Math.round(url.length * 0.75))}`));
+      this.node.replaceChildren(
+        h(
+          "a",
+          { class: "file", href: url, download: name },
+          icon("file"),
+          `${name} · ${sizeText(Math.round(url.length * 0.75))}`
+        )
+      );
     } else {
       const safe = safeUrl(url);
-      this.node.replaceChildren(safe ? h("a", { class: "file", href: safe, target: "_blank", rel: "noopener noreferrer nofollow" }, icon("file"), name) : h("span", { class: "file" }, icon("file"), name));
+      this.node.replaceChildren(
+        safe
+          ? h(
+              "a",
+              { class: "file", href: safe, target: "_blank", rel: "noopener noreferrer nofollow" },
+              icon("file"),
+              name
+            )
+          : h("span", { class: "file" }, icon("file"), name)
+      );
     }
   }
 }
@@ -64,7 +81,16 @@ class Source {
   show({ url, title, filename }) {
     const safe = url ? safeUrl(url) : null;
     const label = title || filename || url || "source";
-    this.node.replaceChildren(safe ? h("a", { class: "file", href: safe, target: "_blank", rel: "noopener noreferrer nofollow" }, icon("link"), label) : h("span", { class: "file" }, icon("link"), label));
+    this.node.replaceChildren(
+      safe
+        ? h(
+            "a",
+            { class: "file", href: safe, target: "_blank", rel: "noopener noreferrer nofollow" },
+            icon("link"),
+            label
+          )
+        : h("span", { class: "file" }, icon("link"), label)
+    );
   }
 }
 
@@ -97,7 +123,18 @@ class Message {
     this.parts = h("div", { class: "parts" });
     this.state = h("div", { class: "state", hidden: true });
     this.bar = h("div", { class: "bar" });
-    this.node = h("article", { class: `message ${message.role}`, id: `m-${message.id}`, "aria-label": message.role === "user" ? "You" : "Answer", tabindex: "-1" }, this.parts, this.state, this.bar);
+    this.node = h(
+      "article",
+      {
+        class: `message ${message.role}`,
+        id: `m-${message.id}`,
+        "aria-label": message.role === "user" ? "You" : "Answer",
+        tabindex: "-1"
+      },
+      this.parts,
+      this.state,
+      this.bar
+    );
     this.copy = iconButton("copy", "Copy", () => copyText(textOf(this.message), this.copy));
     this.again = iconButton("again", "Another answer", () => this.#actions.regenerate(this.message.id));
     this.change = iconButton("edit", "Edit and send again", () => this.#edit());
@@ -149,8 +186,15 @@ class Message {
     const key = `${at} ${siblings.join()}`;
     if (this.paged === key) return;
     this.paged = key;
-    const step = (by, name, label) => iconButton(name, label, () => this.#actions.select(siblings[at + by]), { disabled: siblings[at + by] === undefined });
-    this.pager.replaceChildren(step(-1, "left", "The answer before"), h("span", {}, `${at + 1} / ${siblings.length}`), step(1, "right", "The next answer"));
+    const step = (by, name, label) =>
+      iconButton(name, label, () => this.#actions.select(siblings[at + by]), {
+        disabled: siblings[at + by] === undefined
+      });
+    this.pager.replaceChildren(
+      step(-1, "left", "The answer before"),
+      h("span", {}, `${at + 1} / ${siblings.length}`),
+      step(1, "right", "The next answer")
+    );
   }
 
   #edit() {
@@ -167,7 +211,8 @@ class Message {
     const send = () => {
       const text = area.value.trim();
       end();
-      if (text && text !== textOf(this.message)) this.#actions.edit(this.message.id, [...files, { type: "text", text }]);
+      if (text && text !== textOf(this.message))
+        this.#actions.edit(this.message.id, [...files, { type: "text", text }]);
     };
     area.addEventListener("keydown", (event) => {
       if (event.key === "Escape") end();
@@ -176,7 +221,17 @@ class Message {
         send();
       }
     });
-    this.#editor = h("div", { class: "editor" }, area, h("div", { class: "buttons" }, h("button", { type: "button", class: "primary", onclick: send }, "Send again"), h("button", { type: "button", class: "secondary", onclick: end }, "Cancel")));
+    this.#editor = h(
+      "div",
+      { class: "editor" },
+      area,
+      h(
+        "div",
+        { class: "buttons" },
+        h("button", { type: "button", class: "primary", onclick: send }, "Send again"),
+        h("button", { type: "button", class: "secondary", onclick: end }, "Cancel")
+      )
+    );
     this.parts.replaceChildren(this.#editor);
     this.#stamp = "";
     this.#actions.changed();
@@ -217,7 +272,10 @@ export class Transcript {
       kept.set(message.id, view);
     }
     this.#views = kept;
-    setChildren(this.list, [...kept.values()].map((view) => view.node));
+    setChildren(
+      this.list,
+      [...kept.values()].map((view) => view.node)
+    );
     this.#showTail(chat);
     if (this.#follows) this.#toEnd();
     this.#scrolled();
@@ -229,17 +287,43 @@ export class Transcript {
     this.state = state;
     this.tail.replaceChildren();
     if (state === "refused") {
-      this.tail.append(h("div", { class: "failed", role: "alert" }, icon("warning"), h("p", {}, `The server refuses this page: ${chat.refusal}.`)));
+      this.tail.append(
+        h(
+          "div",
+          { class: "failed", role: "alert" },
+          icon("warning"),
+          h("p", {}, `The server refuses this page: ${chat.refusal}.`)
+        )
+      );
     } else if (chat.error) {
       this.tail.append(
-        h("div", { class: "failed", role: "alert" }, icon("warning"), h("p", {}, chat.error.text), h("button", { type: "button", class: "secondary", onclick: () => this.#actions.regenerate(null) }, "Try again"))
+        h(
+          "div",
+          { class: "failed", role: "alert" },
+          icon("warning"),
+          h("p", {}, chat.error.text),
+          h(
+            "button",
+            { type: "button", class: "secondary", onclick: () => this.#actions.regenerate(null) },
+            "Try again"
+          )
+        )
       );
     } else if (state === "lost") {
-      this.tail.append(h("p", { class: "recovering" }, dots(), "The server is gone. The answer is safe; waiting for the next one to take it up…"));
+      this.tail.append(
+        h(
+          "p",
+          { class: "recovering" },
+          dots(),
+          "The server is gone. The answer is safe; waiting for the next one to take it up…"
+        )
+      );
     } else if (state === "recovering") {
       this.tail.append(h("p", { class: "recovering" }, dots(), "Recovering…"));
     } else if (state === "waiting") {
-      this.tail.append(h("p", { class: "waiting" }, dots(), h("span", { class: "off-screen" }, "The answer is about to begin")));
+      this.tail.append(
+        h("p", { class: "waiting" }, dots(), h("span", { class: "off-screen" }, "The answer is about to begin"))
+      );
     }
   }
 
