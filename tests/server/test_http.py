@@ -528,3 +528,15 @@ async def test_an_auth_that_raises_lets_nobody_in_and_tells_nothing(
             assert len((await http.get(at)).json()) == 2
             async with server.tab(**where) as tab:
                 await tab.wait("cf_agent_identity")
+
+
+async def test_arguments_that_are_nested_too_deeply_are_the_clients_mistake(
+    sqlite_url: str,
+) -> None:
+    async with served(url=sqlite_url) as server, httpx.AsyncClient() as http:
+        body = '{"args":' + "[" * 180 + "]" * 180 + "}"
+        answer = await http.post(server.at("a", "rpc", "add"), content=body)
+        assert (answer.status_code, answer.json()) == (
+            400,
+            {"error": "The arguments are nested too deeply."},
+        )

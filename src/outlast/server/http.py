@@ -406,11 +406,14 @@ async def _call(agent: Any, method: str, request: Request, limits: Limits) -> Re
     body = await _body(request, limits)
     if method not in rpc_methods(type(agent)):
         raise Refused(404, f"Method {method} does not exist")
-    arguments = body.get("args", [])
+    try:
+        arguments = json.encode(body.get("args", []))
+    except TypeError:
+        raise Refused(400, "The arguments are nested too deeply.") from None
     results: list[Any] = []
     final: Any = None
     try:
-        async for result in answers(agent, method, json.encode(arguments)):
+        async for result in answers(agent, method, arguments):
             if isinstance(result, FinalText):
                 final = json.decode(result)
             else:
