@@ -109,7 +109,7 @@ def commands() -> Iterator[tuple[str, str]]:
         if kind.split()[:1] not in (["sh"], ["bash"], ["ini"]):
             continue
         for line in text.splitlines():
-            found = COMMAND.search(line)
+            found = COMMAND.search(line.partition(" #")[0])
             if found is not None and not line.lstrip().startswith("pkill"):
                 yield page, f"{found[1]}{found[2]}"
 
