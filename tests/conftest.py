@@ -31,6 +31,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 SLOW = (
     "crash/",
     "browser/",
+    "examples/test_stranger",
+    "examples/",
     "server/test_restart",
     "conformance/",
     "client/",
