@@ -20,7 +20,10 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
 }
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FENCE = re.compile(r"^([ \t]*```python) no-run$")
+PICTURE = re.compile(
+    r"!\[([^\]]*)\]\((images/kill)\.png\)"
+)  # there is one for each of light and dark
+FENCE = re.compile(r"^([ \t]*```\w+) no-run$")
 
 
 def destination(link: str, *, is_outside: bool) -> str:
@@ -48,6 +51,10 @@ def rewritten(text: str, *, is_outside: bool) -> str:
     return LINK.sub(lambda found: f"]({destination(found[1], is_outside=is_outside)})", text)
 
 
+def decisions() -> list[Path]:
+    return sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+
+
 # --- what MkDocs calls ---------------------------------------------------------------------------
 
 
@@ -65,6 +72,10 @@ class _PlainFences(Extension):
 
 def on_config(config: Any) -> Any:
     config["markdown_extensions"].append(_PlainFences())
+    for section in config["nav"]:
+        for entry in section.get("Project", ()):
+            if isinstance(entry, dict) and "Decisions" in entry:
+                entry["Decisions"] += [f"decisions/{page.name}" for page in decisions()]
     return config
 
 
@@ -76,6 +87,9 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
-    if page.file.src_uri in PAGES.values():
-        return markdown
-    return rewritten(markdown, is_outside=False)
+    if page.file.src_uri not in PAGES.values():
+        markdown = rewritten(markdown, is_outside=False)
+    if page.file.src_uri == "decisions/README.md":
+        titles = [(file, file.read_text().partition("\n")[0].lstrip("# ")) for file in decisions()]
+        markdown += "\n" + "".join(f"* [{title}]({file.name})\n" for file, title in titles)
+    return PICTURE.sub(r"![\1](\2.png#only-light)![\1](\2-dark.png#only-dark)", markdown)

@@ -86,10 +86,11 @@ def until_words(page: Page, count: int) -> None:
     )
 
 
+@pytest.mark.parametrize("hook", ["useAgentChat", "sdk"])
 def test_the_answer_goes_on_in_the_page_when_the_server_is_killed(
-    page: Page, server: Served
+    page: Page, server: Served, hook: str
 ) -> None:
-    page.goto(f"{server.url}/?name=killed")
+    page.goto(f"{server.url}/?name=killed-{hook}&{hook}")
     say(page, STORY)
     until_words(page, 60)
     server.kill()
@@ -104,11 +105,24 @@ def test_the_answer_goes_on_in_the_page_when_the_server_is_killed(
     assert answers.inner_text().split() == story().split(), "a reload shows the same"
 
 
-def test_a_call_is_allowed_in_the_page(page: Page, server: Served) -> None:
-    page.goto(f"{server.url}/?name=asked")
+@pytest.mark.parametrize("hook", ["useAgentChat", "sdk"])
+def test_a_call_is_allowed_in_the_page(page: Page, server: Served, hook: str) -> None:
+    page.goto(f"{server.url}/?name=asked-{hook}&{hook}")
     say(page, "Delete my files.")
     page.get_by_role("button", name="Allow").click()
     expect(page.locator(".tool")).to_have_attribute(
         "data-state", "output-available", timeout=LONG * 1000
     )
     expect(page.locator(".tool")).to_contain_text("deleted what was in")
+    expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=LONG * 1000)
+
+
+def test_a_tool_runs_in_the_page(page: Page, server: Served) -> None:
+    page.goto(f"{server.url}/?name=tool")
+    say(page, "What time is it in my browser?")
+    expect(page.locator(".tool")).to_have_attribute(
+        "data-state", "output-available", timeout=LONG * 1000
+    )
+    expect(page.locator(".tool")).to_contain_text('{"time":')
+    expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=LONG * 1000)
+    expect(page.locator("li[data-role=assistant]")).to_have_count(1)
