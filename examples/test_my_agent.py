@@ -74,6 +74,7 @@ RECEIPTS = {f"receipt May {name}": f"receipt for bill May: {name}" for name in C
 # --- the tests ------------------------------------------------------------------------------------
 
 
+# --8<-- [start:sweep]
 @pytest.mark.parametrize("mode", ["commits", "groups", "twice"])
 def test_everyone_is_charged_wherever_it_dies(
     crash_sweep: Callable[..., Any], mode: str, tmp_path: Path
@@ -97,6 +98,9 @@ def test_everyone_is_charged_wherever_it_dies(
     assert report.deaths >= 2 * report.commits
 
 
+# --8<-- [end:sweep]
+
+
 def test_a_day_without_the_bank_is_waited_out(tmp_path: Path) -> None:
     async def day() -> None:
         loop = asyncio.get_running_loop()
@@ -115,6 +119,7 @@ def test_a_day_without_the_bank_is_waited_out(tmp_path: Path) -> None:
         runner.run(day())
 
 
+# --8<-- [start:kill]
 async def drive_worker(host: Host, bank: str) -> None:
     await host.get(Billing, "b").bill("May", bank)
 
@@ -126,3 +131,6 @@ def test_kill_9_for_real(killable_worker: Callable[..., Worker], tmp_path: Path)
     assert not worker.run().killed
     assert sorted(set(requests(tmp_path))) == KEYS
     assert len(requests(tmp_path)) <= len(KEYS) + 4
+
+
+# --8<-- [end:kill]

@@ -74,21 +74,18 @@ def blocks() -> Iterator[tuple[str, str, str]]:
 def test_each_python_block_is_run_here_or_as_an_example() -> None:
     """`python` is run by test_docs.py; with a title it is a file of examples/, which tests/examples run."""
     tested = "".join(test.read_text() for test in (ROOT / "tests" / "examples").glob("*.py"))
-    skipped = 0
     for page, kind, text in blocks():
         if not kind.startswith(("python", "jsx")) or kind == "python":
             continue
-        if kind in ("python no-run", "jsx no-run"):
-            skipped += 1
-            continue
         included = INCLUDE.fullmatch(text.strip())
         assert included is not None, f"{page} has a block that nobody runs: {kind}"
-        file = ROOT / included[1]
-        assert kind.endswith(f'title="{included[1]}"'), f"{page}: {kind}"
+        name, _, section = included[1].partition(":")
+        file = ROOT / name
+        assert kind.endswith(f'title="{name}"'), f"{page}: {kind}"
         assert file.is_file(), f"{page} shows {file}, which is not there"
-        is_tested = file.name in tested or file.stem in tested or "react" in included[1]
+        assert not section or f"[start:{section}]" in file.read_text(), f"{page}: {included[1]}"
+        is_tested = file.stem in tested or file.stem.startswith("test_") or "react" in name
         assert is_tested, f"no test runs {file}"
-    assert skipped <= 8, "an example that does not run is an example that will be wrong"
 
 
 def test_the_agent_of_the_readme_is_the_one_of_the_quickstart_and_of_the_example() -> None:
@@ -130,6 +127,17 @@ def test_commands_that_the_docs_show_exist_with_their_options() -> None:
         assert used <= known | {"--json"}, f"{page}: outlast {line}"
         seen.add(names[0])
     assert {"serve", "inspect", "explain", "incidents"} <= seen
+
+
+def test_scripts_and_programs_that_the_docs_show_are_there() -> None:
+    shown = {
+        found
+        for _, kind, text in blocks()
+        if kind.split()[:1] in (["sh"], ["bash"])
+        for found in re.findall(r"\b(?:script|examples)/[\w/.]+", text)
+    }
+    assert {"script/demo", "script/test", "script/torture"} <= shown
+    assert {name for name in shown if not (ROOT / name).exists()} == set()
 
 
 def test_the_files_for_containers_can_be_read_and_start_a_command_that_exists() -> None:
