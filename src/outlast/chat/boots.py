@@ -1,8 +1,8 @@
 """Boots that have something to recover: counted, should they never come to an end, and told apart.
 
 A boot is a *strike* from its beginning until it has come to its end. An agent whose boot kills the process
-collects strikes, and so do all that were booting beside it. So whoever has one already boots alone: the next
-death says who it was.
+collects strikes, and so do all that were booting beside it. So whoever needs but one more boots alone: the
+next death says who it was.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from outlast.core.errors import OutlastError
 from outlast.host.activation import Activation
 
 MAX_STRIKES = 3  # boots in a row that did not come to an end
-LATER = 0.1  # seconds, for each strike but the first
-ALONE_FOR = 1.0  # seconds, at most, that one holds up the others
+LATER = 0.1  # seconds
+ALONE_FOR = 0.5  # seconds, at most, that one holds up the others
 
 
 class Boots:
@@ -41,7 +41,7 @@ class Boots:
     async def begin(self) -> None:
         """Count a boot. What comes to an end takes that back."""
         self.strikes = await self._incidents.strikes()
-        if self.strikes:
+        if self.strikes >= MAX_STRIKES - 1:
             await self._be_alone()
         self.is_under_way = True
         await self._commits.commit([self._incidents.strike()])
@@ -52,8 +52,9 @@ class Boots:
             emit(events.BootDegraded, agent, step="recovery", error=error)
 
     async def _be_alone(self) -> None:
-        """The more it is suspected, the later: whoever kills from outside hits somebody else each time."""
-        await asyncio.sleep(LATER * min(self.strikes - 1, MAX_STRIKES))
+        """Those that are given up anyway come last."""
+        if self.is_degraded:
+            await asyncio.sleep(LATER)
         await self._activation.suspects.acquire()
         loop = asyncio.get_running_loop()
         self._alone = loop.call_later(ALONE_FOR, self.leave, context=Context())
