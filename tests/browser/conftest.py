@@ -73,6 +73,7 @@ class Tabs:
         name: str | None = None,
         profile: str = "",
         waits: bool = True,
+        at: str | None = None,
         **settings: Any,
     ) -> Page:
         context = self._contexts.get(profile)
@@ -84,7 +85,8 @@ class Tabs:
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("request", lambda request: self.requests.append(request.url))
-        page.goto(f"{self._server.url}/?agent={agent}#{self._name if name is None else name}")
+        here = f"/?agent={agent}#{self._name if name is None else name}"
+        page.goto(f"{self._server.url}{here if at is None else at}")
         if waits:
             page.wait_for_selector("body.is-ready")
             expect(page.locator("#connection")).to_have_attribute("data-state", "open")

@@ -84,4 +84,5 @@ app = App(
         browser_tools=["browser_time"],
         dev=True,
     ),
+    inspector=True,
 )

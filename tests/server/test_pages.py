@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import posixpath
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +29,8 @@ from outlast.server.pages import Page, _is_own
 from outlast.testing import ScriptedModel
 
 DEV = Page(dev=True)
-FILES = sorted(Path(outlast.ui.__path__[0]).iterdir())
+UI = Path(outlast.ui.__path__[0])
+FILES = sorted(each for each in UI.rglob("*") if each.is_file())
 
 
 class Echo(Think):
@@ -65,13 +67,16 @@ async def test_there_is_no_page_unless_it_is_switched_on(sqlite_url: str) -> Non
 
 
 async def test_the_page_and_all_its_files_are_served_with_a_strict_policy(sqlite_url: str) -> None:
-    async with client(sqlite_url, ui=True) as (_, http):
-        index = await http.get("/")
+    async with client(sqlite_url, ui=True, inspector=True) as (_, http):
+        index, inspector = await http.get("/"), await http.get("/inspect")
+        assert (
+            inspector.headers["content-security-policy"] == index.headers["content-security-policy"]
+        )
         assert index.headers["content-type"] == "text/html; charset=utf-8"
         policy = index.headers["content-security-policy"]
         assert "script-src 'self';" in policy
         assert "unsafe" not in policy
-        wanted = set(re.findall(r'(?:src|href)="(_outlast/[^"]+)"', index.text))
+        wanted = set(re.findall(r'(?:src|href)="(_outlast/[^"]+)"', index.text + inspector.text))
         assert {"_outlast/ui/app.js", "_outlast/ui/style.css", "_outlast/ui/icon.svg"} <= wanted
         seen: set[str] = set()
         while wanted - seen:
@@ -82,13 +87,49 @@ async def test_the_page_and_all_its_files_are_served_with_a_strict_policy(sqlite
             assert found.headers["x-content-type-options"] == "nosniff"
             if path.endswith(".js"):
                 assert found.headers["content-type"].startswith("text/javascript")
-                wanted |= {
-                    f"_outlast/ui/{each}" for each in re.findall(r'from "\./([^"]+)"', found.text)
-                }
-        shipped = {each.name for each in FILES if each.suffix in (".js", ".css", ".svg")}
-        assert {
-            path.rpartition("/")[2] for path in seen
-        } == shipped  # nothing is missing or left over
+                folder = f"/{path}".rpartition("/")[0]
+                for each in re.findall(r'from "(\.[^"]+)"', found.text):
+                    wanted.add(posixpath.normpath(f"{folder}/{each}").removeprefix("/"))
+        shipped = {
+            f"_outlast/ui/{each.relative_to(UI)}"
+            for each in FILES
+            if each.suffix in (".js", ".css", ".svg")
+        }
+        assert seen == shipped, "nothing is missing or left over"
+
+
+async def test_the_inspector_has_a_page_where_it_is_on(sqlite_url: str) -> None:
+    async with client(sqlite_url, ui=True) as (_, http):
+        assert (await http.get("/inspect")).status_code == 404
+        assert (await http.get("/_outlast/page")).json()["inspector"] is None
+    async with client(sqlite_url, ui=True, inspector=True) as (_, http):
+        assert "inspect/app.js" in (await http.get("/inspect")).text
+        assert (await http.get("/_outlast/page")).json()["inspector"] == "inspect"
+    async with client(sqlite_url, inspector=True) as (_, http):  # without a chat page
+        assert (await http.get("/inspect")).status_code == 200
+        assert (await http.get("/_outlast/ui/inspect/app.js")).status_code == 200
+        assert (await http.get("/_outlast/page")).json()["chat"] is False
+        for path in ("/", "/_outlast/activity", "/_outlast/conversations"):
+            assert (await http.get(path)).status_code == 404
+        assert (await http.post("/_outlast/kill")).status_code == 404
+
+
+async def test_only_those_who_may_inspect_are_told_of_the_inspector(sqlite_url: str) -> None:
+    options: dict[str, Any] = {
+        "ui": True,
+        "inspector": True,
+        "auth": lambda connection: {"a": "alice", "r": "root"}[connection.headers["x-user"]],
+        "authorize": lambda principal, address, action: action != "inspect" or principal == "root",
+    }
+    async with client(sqlite_url, **options) as (_, http):
+        for headers, told in (({}, None), ({"x-user": "a"}, None), ({"x-user": "r"}, "inspect")):
+            answer = await http.get("/_outlast/page", headers=headers)
+            assert answer.json()["inspector"] == told
+        elsewhere = {"x-user": "a", "x-forwarded-for": "10.0.0.1"}
+        assert (await http.get("/inspect", headers=elsewhere)).status_code == 200, "no secrets"
+    async with client(sqlite_url, ui=True, inspector=True) as (_, http):
+        answer = await http.get("/_outlast/page", headers={"x-forwarded-for": "10.0.0.1"})
+        assert answer.json()["inspector"] is None
 
 
 def test_the_page_has_no_inline_script_style_or_foreign_address() -> None:

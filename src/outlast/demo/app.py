@@ -19,4 +19,4 @@ class Assistant(agent.Assistant):
 
 who = "" if wanted.model == EMBEDDED else f" ({wanted.model} answers.)"
 page = replace(agent.PAGE, intro=f"{agent.PAGE.intro}{who}")
-app = App(agents=[Assistant], store=f"sqlite:///{wanted.folder}/demo.db", ui=page)
+app = App(agents=[Assistant], store=f"sqlite:///{wanted.folder}/demo.db", ui=page, inspector=True)

@@ -61,8 +61,8 @@ class App:
     other origins than the server's own are refused, unless `origins` names them ("*": all). `ui` serves the
     chat page at `/`: True, or a `Page` that says what is on it.
 
-    `inspector` serves what is in the store to those whom `authorize` lets `inspect` it (it is asked with no
-    address); without `auth`, to this machine alone.
+    `inspector` serves what is in the store, and a page that shows it at `/inspect`, to those whom `authorize`
+    lets `inspect` it (it is asked with no address); without `auth`, to this machine alone.
     """
 
     def __init__(
@@ -273,8 +273,9 @@ class App:
         below = _raw_path(request.scope)
         if self._inspector is not None and below.startswith(f"{INSPECTOR}/"):
             return await self._inspect(request, below.removeprefix(f"{INSPECTOR}/"))
-        if self.page is not None and pages.is_page(_raw_path(request.scope)):
-            return await self._answer_page(request, self.page)
+        has_chat, has_inspector = self.page is not None, self._inspector is not None
+        if pages.is_page(below, chat=has_chat, inspector=has_inspector):
+            return await self._answer_page(request, self.page or Page(title="outlast"))
         try:
             target = self._target(request)
         except NoSuchAgent:
@@ -311,6 +312,8 @@ class App:
                 self.limits,
                 self._activity,
                 self._leaving,
+                inspector=path == pages.ABOUT and await self._shows_inspector(request),
+                chat=self.page is not None,
             )
             return await pages.answer(site, request, path)
         except HostStopped:
@@ -353,6 +356,17 @@ class App:
         if self._authorize is None:  # somebody who may chat may not look at everybody's chats
             return self._auth is None
         return bool(await _told(self._authorize, principal, None, "inspect"))
+
+    async def _shows_inspector(self, request: Request) -> bool:
+        """Whether whoever looks at a page is told that there is an inspector."""
+        from outlast.server.inspecting import is_local
+
+        if self._inspector is None or (self._auth is None and not is_local(request)):
+            return False
+        try:
+            return await self._may_inspect(request)
+        except Exception:  # the page itself is for everybody
+            return False
 
     def _failed(self, what: str, connection: HTTPConnection) -> str:
         """Log the exception that is being handled; what is said of it to those outside."""

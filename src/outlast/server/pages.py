@@ -1,8 +1,9 @@
-"""The chat page: its files, and the little that it asks besides the agents themselves.
+"""The chat page and the inspector: their files, and the little that they ask besides the agents themselves.
 
 | request | answer |
 | --- | --- |
 | `GET /` | the page |
+| `GET /inspect` | the inspector, if it is on |
 | `GET /_outlast/ui/{file}` | what it consists of |
 | `GET /_outlast/page` | which agents there are, and what the page may offer |
 | `GET /_outlast/conversations?agent=` | those that are stored, newest first (dev) |
@@ -40,8 +41,10 @@ from outlast.server.limits import Limits
 from outlast.server.routing import kebab
 
 OURS = "/_outlast/"
+ABOUT = f"{OURS}page"
 KEEP_ALIVE = 15.0  # seconds between comments on a stream that says nothing
 INDEX = "index.html"
+INSPECT = "inspect"
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -63,6 +66,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-cache",
 }
+_DOCUMENTS = {"/": INDEX, f"/{INSPECT}": "inspect.html"}
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -101,7 +105,7 @@ class Page:
     browser_tools: Sequence[str] = ()
     dev: bool = False
     demo: bool = False
-    inspector: str | None = None  # where it is, if there is one
+    inspector: str | None = None  # where it is, if that is not ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,24 +119,29 @@ class Site:
     limits: Limits
     activity: Activity
     leaving: asyncio.Event
+    inspector: bool = False  # whether it is on, for whoever asks
+    chat: bool = True  # whether there is a chat page
 
 
-def is_page(path: str) -> bool:
-    """Whether this path, below where the application is mounted, is one of the page."""
-    return path in ("", "/") or path.startswith(OURS)
+def is_page(path: str, *, chat: bool = True, inspector: bool = False) -> bool:
+    """Whether this path, below where the application is mounted, is one of the pages that are on."""
+    if inspector and (path == f"/{INSPECT}" or (is_public(path) and path.startswith(OURS))):
+        return True
+    return chat and (path in ("", "/") or path.startswith(OURS))
 
 
 def is_public(path: str) -> bool:
     """Whether it holds nothing of anybody: the files, and what the page may offer."""
-    return path in ("", "/", f"{OURS}page") or path.startswith(f"{OURS}ui/")
+    return path in ("", "/", f"/{INSPECT}", ABOUT) or path.startswith(f"{OURS}ui/")
 
 
 async def answer(site: Site, request: Request, path: str) -> Response:
     """What a path of the page answers."""
     if path == "":
         return RedirectResponse(f"{request.scope.get('root_path', '')}/")
-    if path == "/" or path.startswith(f"{OURS}ui/"):
-        return _file(path.removeprefix(f"{OURS}ui/") if path != "/" else INDEX, request.method)
+    if path in _DOCUMENTS or path.startswith(f"{OURS}ui/"):
+        name = _DOCUMENTS.get(path) or path.removeprefix(f"{OURS}ui/")
+        return _file(name, request.method)
     handler = _HANDLERS.get((request.method, path.removeprefix(OURS)))
     if handler is None:
         return JSONResponse({"error": "Not found"}, 404)
@@ -174,12 +183,14 @@ def _is_own(host: str) -> bool:
 
 @cache
 def _files() -> Mapping[str, bytes]:
-    """Everything that the page consists of, by name."""
+    """Everything that the pages consist of, by name."""
     folder = resources.files("outlast.ui")
+    found = {each.name: each for each in folder.iterdir()}
+    found |= {f"inspect/{each.name}": each for each in (folder / "inspect").iterdir()}
     return {
-        each.name: each.read_bytes()
-        for each in folder.iterdir()
-        if each.is_file() and not each.name.endswith(".py")
+        name: each.read_bytes()
+        for name, each in found.items()
+        if each.is_file() and not name.endswith(".py")
     }
 
 
@@ -210,7 +221,8 @@ async def _about(site: Site, request: Request) -> Response:
             "prefix": site.prefix,
             "dev": page.dev,
             "demo": page.demo,
-            "inspector": page.inspector,
+            "inspector": page.inspector or (INSPECT if site.inspector else None),
+            "chat": site.chat,
             "limits": {"message": site.limits.message, "messages": site.limits.messages},
             "pid": os.getpid() if page.dev else None,
         },

@@ -6,6 +6,7 @@ import { Composer } from "./composer.js";
 import { h, icon, newId, setText } from "./dom.js";
 import { textOf } from "./messages.js";
 import { Known, Sidebar } from "./sidebar.js";
+import { themed } from "./theme.js";
 import { BROWSER_TOOLS } from "./tools.js";
 import { Transcript } from "./transcript.js";
 
@@ -29,7 +30,7 @@ let doing = "";
 async function about() {
   for (let wait = 200; ; wait = Math.min(wait * 1.6, 4000)) {
     try {
-      const response = await fetch(new URL("_outlast/page", root));
+      const response = await fetch(new URL(`_outlast/page${query}`, root));
       if (response.ok) return await response.json();
     } catch {
       // not yet
@@ -226,6 +227,10 @@ function paintNow() {
     site.dev ? (activity?.pid ?? site.pid) : null,
     state === "open" ? doing || "ready" : (CONNECTION[state] ?? "recovering…")
   );
+  if (site.inspector) {
+    const address = `${agent.kind}/${encodeURIComponent(chat.name)}`;
+    $("inspector").href = `${site.inspector}${query}#agent=${encodeURIComponent(address)}`;
+  }
   if (revealing !== null && transcript.reveal(revealing)) revealing = null;
 }
 
@@ -302,31 +307,6 @@ function showSidebar(isShown) {
 }
 narrow.addEventListener("change", () => showSidebar(false));
 
-const THEMES = ["system", "light", "dark"];
-const THEME_ICON = { system: "system", light: "sun", dark: "moon" };
-function setTheme(theme) {
-  if (theme === "system") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = theme;
-  $("theme").replaceChildren(icon(THEME_ICON[theme]));
-  $("theme").setAttribute("aria-label", `Theme: ${theme}`);
-  $("theme").title = `Theme: ${theme}`;
-  $("theme").value = theme;
-  try {
-    localStorage.setItem("outlast.theme", theme);
-  } catch {
-    // then it is for this visit
-  }
-}
-
-function keptTheme() {
-  try {
-    const theme = localStorage.getItem("outlast.theme");
-    return THEMES.includes(theme) ? theme : "system";
-  } catch {
-    return "system";
-  }
-}
-
 function welcome() {
   setText($("welcome-title"), site.demo ? "Kill the server. I finish the sentence." : "What shall we talk about?");
   setText($("welcome-text"), site.intro || "Ask anything.");
@@ -363,10 +343,9 @@ $("kill").hidden = !site.dev;
 $("line").hidden = !site.dev;
 if (site.inspector) {
   $("inspector").hidden = false;
-  $("inspector").href = site.inspector;
   $("inspector").prepend(icon("inspect"));
 }
-setTheme(keptTheme());
+themed($("theme"));
 setText($("brand"), site.title);
 if (site.agents.length > 1) {
   $("agents").hidden = false;
@@ -383,7 +362,6 @@ $("skip").addEventListener("click", (event) => {
 $("shade").addEventListener("click", () => showSidebar(false));
 $("new").addEventListener("click", openNew);
 $("kill").addEventListener("click", kill);
-$("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf($("theme").value) + 1) % THEMES.length]));
 $("clear").addEventListener("click", () => $("sure").showModal());
 $("sure").addEventListener("close", () => {
   if ($("sure").returnValue !== "yes") return;

@@ -1,0 +1,164 @@
+// One agent: what it is doing, and everything that is stored of it, a tab each. And all agents, at a glance.
+
+import { h, icon, sizeText } from "../dom.js";
+import { act, decoded, fact, linkTo, section, table } from "./turn.js";
+import { ago, chip, count, took, when } from "./words.js";
+
+export const TABS = {
+  turns: "Inbox and turns",
+  messages: "Messages",
+  submissions: "Submissions",
+  incidents: "Incidents",
+  fibers: "Fibers",
+  schedules: "Schedules",
+  ledger: "Ledger",
+  sizes: "Stored bytes"
+};
+
+const code = (value) => h("code", { class: "line-of" }, JSON.stringify(value) ?? "null");
+const none = (text) => h("p", { class: "none card" }, text);
+
+function turns(rows, place, now) {
+  const made = rows.map((turn) => h("tr", { "data-key": turn.id },
+    h("td", { class: "right" }, String(turn.seq)),
+    h("td", {}, chip(turn.outcome ?? turn.state)),
+    h("td", { class: "wide" }, h("a", { class: "row-link", href: linkTo({ agent: turn.agent, turn: turn.id }) }, turn.asked || `(${turn.kind})`), turn.error ? h("small", { class: "row-note" }, turn.error) : null),
+    h("td", {}, turn.origin),
+    h("td", { class: "right" }, turn.attempt > 1 ? chip(`${turn.attempt}`, "warn") : String(turn.attempt)),
+    h("td", { class: "right" }, took(turn) || "–"),
+    h("td", { class: "right" }, when(turn.acceptedAt, now))));
+  return table(["Seq", "State", "Asked", "Through", "Attempts", "Took", "Accepted"], made, place.tab === "submissions" ? "Submissions" : "Inbox and turns");
+}
+
+function messages(rows, place, now) {
+  const made = rows.map((message) => h("tr", { "data-key": message.id },
+    h("td", { class: "right" }, String(message.number)),
+    h("td", {}, chip(message.role, message.role === "user" ? "busy" : "quiet")),
+    h("td", { class: "wide" }, h("span", { class: "excerpt" }, message.text || "(no text)")),
+    h("td", {}, message.turn ? h("a", { href: linkTo({ agent: place.agent, turn: message.turn }) }, "its turn") : "–"),
+    h("td", { class: "right" }, sizeText(message.size)),
+    h("td", { class: "right" }, when(message.createdAt, now)),
+    h("td", {}, act("fork", "Fork", { agent: place.agent, message: message.id }, { name: `Fork the conversation at message ${message.number}` }))));
+  return table(["No.", "Role", "Text", "Turn", "Size", "Stored", ""], made, "Messages");
+}
+
+function incidents(rows, place, now) {
+  const made = rows.map((incident) => h("tr", { "data-key": `${incident.agent}-${incident.turn}` },
+    h("td", {}, chip(incident.state)),
+    h("td", { class: "wide" }, h("a", { class: "row-link", href: linkTo({ agent: incident.agent, turn: incident.turn }) }, incident.turn), incident.reason ? h("small", { class: "row-note" }, incident.reason) : null),
+    h("td", {}, incident.cause),
+    h("td", { class: "right" }, String(incident.row)),
+    h("td", { class: "right" }, `${incident.attempts} (${incident.attempt} in a row)`),
+    h("td", { class: "right" }, String(incident.work)),
+    h("td", { class: "right" }, when(incident.firstSeenAt, now)),
+    h("td", {}, h("div", { class: "buttons" }, incident.state === "open" ? act("seal", "Seal", { agent: incident.agent, id: incident.turn }) : act("retry", "Retry", { agent: incident.agent, id: incident.turn })))));
+  return table(["State", "Turn", "Cause", "Row", "Attempts", "Chunks", "Since", ""], made, "Incidents");
+}
+
+function fibers(rows, place, now) {
+  const made = rows.map((fiber) => h("tr", { "data-key": fiber.id },
+    h("td", {}, chip(fiber.status)),
+    h("td", {}, h("code", {}, fiber.name)),
+    h("td", { class: "wide" }, h("code", { class: "id" }, fiber.id), fiber.error ? h("small", { class: "row-note" }, fiber.error) : null),
+    h("td", { class: "right" }, String(fiber.tries)),
+    h("td", { class: "wide" }, code(fiber.snapshot)),
+    h("td", { class: "right" }, when(fiber.createdAt, now))));
+  return table(["State", "Name", "Id", "Tries", "Snapshot", "Created"], made, "Fibers");
+}
+
+function schedules(rows, place, now) {
+  const made = rows.map((schedule) => h("tr", { "data-key": schedule.id },
+    h("td", {}, h("code", {}, schedule.callback)),
+    h("td", {}, schedule.kind, schedule.cron ? h("small", { class: "row-note" }, `${schedule.cron} ${schedule.timezone ?? ""}`) : null),
+    h("td", { class: "wide" }, code(schedule.payload)),
+    h("td", { class: "right" }, when(schedule.runAt, now)),
+    h("td", {}, schedule.claimedAt === null ? "–" : chip("running")),
+    h("td", { class: "right" }, when(schedule.createdAt, now))));
+  return table(["Calls", "Kind", "Payload", "Next", "Now", "Created"], made, "Schedules");
+}
+
+function ledger(rows, place, now) {
+  const made = rows.map((call) => h("tr", { "data-key": `${call.turn}-${call.id}` },
+    h("td", {}, h("code", {}, call.name)),
+    h("td", {}, chip(call.state)),
+    h("td", {}, call.effect),
+    h("td", { class: "wide" }, code(call.input)),
+    h("td", {}, h("a", { href: linkTo({ agent: place.agent, turn: call.turn }) }, "its turn")),
+    h("td", { class: "right" }, when(call.startedAt, now))));
+  return table(["Tool", "State", "Effect", "Input", "Turn", "Begun"], made, "Ledger");
+}
+
+export function sizes(rows) {
+  const most = Math.max(1, ...rows.map((row) => row.bytes));
+  const all = rows.reduce((sum, row) => sum + row.bytes, 0);
+  const made = rows.filter((row) => row.rows).sort((one, other) => other.bytes - one.bytes).map((row) => h("tr", { "data-key": row.table },
+    h("td", {}, row.table),
+    h("td", { class: "right" }, row.rows.toLocaleString("en")),
+    h("td", { class: "right" }, sizeText(row.bytes)),
+    h("td", { class: "wide" }, h("meter", { min: 0, max: most, value: row.bytes, "aria-label": `${row.table}: ${sizeText(row.bytes)}` }))));
+  return [h("p", { class: "sum" }, `${sizeText(all)} of what can be large.`), table(["Table", "Rows", "Bytes", ""], made, "Stored bytes")];
+}
+
+const NOTHING = {
+  turns: "Nothing was asked of it yet.",
+  messages: "It has no messages.",
+  submissions: "Nothing was submitted to it.",
+  incidents: "Nothing is being recovered, and nothing was given up.",
+  fibers: "It has no fibers.",
+  schedules: "Nothing is scheduled.",
+  ledger: "No tool was called, or the calls are not kept any more."
+};
+const SHOWN = { turns, messages, submissions: turns, incidents, fibers, schedules, ledger };
+
+function tabs(place, agent) {
+  const numbers = { turns: agent.turns, messages: agent.messages, incidents: agent.incidents + agent.givenUp, fibers: agent.fibers, schedules: agent.schedules };
+  return h("div", { class: "tabs", role: "tablist", "aria-label": "What is stored of it" }, Object.entries(TABS).map(([name, label]) => {
+    const isHere = place.tab === name;
+    return h("a", { role: "tab", id: `tab-${name}`, "data-key": name, href: linkTo({ agent: place.agent, tab: name }), "aria-selected": String(isHere), "aria-controls": "panel", tabindex: isHere ? "0" : "-1" }, label, numbers[name] ? h("span", { class: "number" }, numbers[name].toLocaleString("en")) : null);
+  }));
+}
+
+export function agentView({ agent, rows, stored }, place, now) {
+  const bytes = (stored ?? []).reduce((sum, row) => sum + row.bytes, 0);
+  const shown = place.tab === "sizes" ? sizes(rows) : rows.length ? SHOWN[place.tab](rows, place, now) : none(NOTHING[place.tab]);
+  return [
+    h("nav", { class: "crumbs", "aria-label": "Where you are" }, h("a", { href: "#" }, "Agents"), icon("right"), h("span", { "aria-current": "page" }, decoded(place.agent))),
+    h("div", { class: "card question" },
+      h("div", { class: "question-head" }, chip(agent.state), h("strong", { class: "agent-name" }, agent.name), h("span", { class: "kind-of" }, agent.kind), agent.strikes ? h("div", { class: "buttons" }, act("release", "Release", { agent: place.agent })) : null),
+      h("dl", { class: "facts" },
+        fact("Sockets", String(agent.sockets)),
+        fact("Last activity", agent.lastActivityAt === null ? "never" : ago(agent.lastActivityAt, now)),
+        fact("Turns", agent.openTurns ? `${agent.turns} (${agent.openTurns} open)` : String(agent.turns)),
+        fact("Messages", String(agent.messages)),
+        fact("Fibers", String(agent.fibers)),
+        fact("Schedules", String(agent.schedules)),
+        fact("Stored", stored ? sizeText(bytes) : "…"),
+        agent.givenUp ? fact("Given up", String(agent.givenUp)) : null,
+        agent.strikes ? fact("Boots that failed", String(agent.strikes)) : null)),
+    tabs(place, agent),
+    h("div", { id: "panel", role: "tabpanel", "aria-labelledby": `tab-${place.tab}` }, shown)
+  ];
+}
+
+export function overview({ host, agents, open, incidents: known, stored }, now) {
+  const rows = agents.map((agent) => h("tr", { "data-key": agent.address },
+    h("td", {}, chip(agent.state)),
+    h("td", { class: "wide" }, h("a", { class: "row-link", href: linkTo({ agent: agent.address }) }, agent.name)),
+    h("td", {}, agent.kind),
+    h("td", { class: "right" }, String(agent.sockets)),
+    h("td", { class: "right" }, String(agent.turns)),
+    h("td", { class: "right" }, String(agent.messages)),
+    h("td", { class: "right" }, when(agent.lastActivityAt, now))));
+  return [
+    h("dl", { class: "card facts host" },
+      fact("Agents", agents.length.toLocaleString("en")),
+      fact("In memory", String(host.active)),
+      fact("Sockets", String(host.sockets)),
+      fact("Open turns", open.length.toLocaleString("en")),
+      fact("Store", host.engine),
+      fact("Classes", host.classes.join(", "))),
+    known.length ? section("Incidents", `${count(known.length, "turn")} interrupted, or given up`, incidents(known, {}, now)) : null,
+    section("Agents", null, agents.length ? table(["State", "Name", "Class", "Sockets", "Turns", "Messages", "Last activity"], rows, "Agents") : none("There are no agents yet: whoever is talked to first is the first one.")),
+    stored ? section("Stored bytes", null, ...sizes(stored)) : null
+  ].filter((node) => node !== null);
+}
