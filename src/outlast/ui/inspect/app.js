@@ -147,6 +147,7 @@ function moved() {
   if (!isSame) {
     folds = new Set();
     $("scroller").scrollTop = 0;
+    if ($("view").contains(document.activeElement)) $("view").focus({ preventScroll: true });
     $("view").replaceChildren();
     setText($("announcer"), place.turn ? "Turn" : place.agent ? `Agent ${decoded(place.agent)}` : "All agents");
   }

@@ -4,6 +4,7 @@
 // Every moment has some room; what is left goes to the pauses, by the square root of how long they were.
 
 const ROOM = { said: 74, step: 40, called: 58, interrupted: 44, decided: 124 };
+const SPARE = { said: 6, called: 4, step: 2, accepted: 1 }; // who gets how much of the room that is left
 const LEAST = 30;
 const EDGE = 16; // before the first moment and after the last
 const LANE = 34;
@@ -29,7 +30,7 @@ export function places(moments, width) {
   if (whole > 0) {
     pauses.forEach((pause, k) => {
       const [from, to] = [anchors[k], anchors[k + 1]];
-      const weights = gaps.slice(from, to);
+      const weights = moments.slice(from, to).map((moment) => SPARE[moment.kind] ?? 0.4);
       const sum = weights.reduce((one, other) => one + other, 0);
       for (let n = from; n < to; n += 1) gaps[n] += ((spare * pause) / whole) * (weights[n - from] / sum);
     });
@@ -53,8 +54,10 @@ function attempts(moments) {
     const to = cut < 0 ? moments.length - 1 : cut;
     found.push({ lane: "Attempts", from, to, label: `Attempt ${number}`, tone: cut < 0 ? "ok" : "died" });
     if (cut < 0) break;
-    from = find(moments, cut + 1, (each) => each.kind === "continued");
-    const until = from < 0 ? moments.length - 1 : from;
+    const decided = find(moments, cut + 1, (each) => each.kind === "decided");
+    const goesOn = find(moments, cut + 1, (each) => each.kind === "continued");
+    from = goesOn < 0 ? -1 : decided >= 0 && decided < goesOn ? decided : goesOn;
+    const until = decided >= 0 ? decided : goesOn >= 0 ? goesOn : moments.length - 1;
     if (until > cut) found.push({ lane: "Attempts", from: cut, to: until, label: "", tone: "nobody" });
     number += 1;
   }
@@ -204,8 +207,8 @@ function mark(moment, n, x, laneOf) {
       return made("crash", FLAGS / 2, { label: moment.cause ?? "unknown" });
     case "decided":
       return made("decision", FLAGS / 2, { label: `row ${moment.row}: ${moment.action}`, why: moment.why ?? "" });
-    case "continued":
-      return made("continued", middle("Attempts"));
+    case "running":
+      return made("running", middle("Attempts"));
     case "dropped":
       return made("dropped", middle("Chunks"));
     default:

@@ -5,7 +5,7 @@ import { LANES, layout } from "./layout.js";
 import { kindText, offset } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const LETTER = 6.6; // about how wide one is
+const LETTER = 6.2; // about how wide one is
 
 function s(tag, attributes = {}, ...children) {
   const node = document.createElementNS(SVG, tag);
@@ -17,8 +17,8 @@ function s(tag, attributes = {}, ...children) {
 }
 
 /** As much of a text as there is room for; nothing rather than a letter or two. */
-function fitted(text, width) {
-  const most = Math.floor((width - 12) / LETTER);
+function fitted(text, width, letter = LETTER) {
+  const most = Math.floor((width - 12) / letter);
   if (text.length <= most) return text;
   return most >= 4 ? `${text.slice(0, most - 1)}…` : "";
 }
@@ -44,18 +44,16 @@ function mark({ kind, x, y, n, label, why }, moments, picture) {
     case "crash":
       return group(line(), s("g", { transform: at }, s("circle", { r: 9 }), s("path", { d: "M-3.500 -3.500L3.500 3.500M3.500 -3.500L-3.500 3.500" }), s("text", { x: -14, y: 4, "text-anchor": "end" }, label)));
     case "decision":
-      return group(line(), s("g", { transform: at }, s("path", { d: "M0 -10L10 0L0 10L-10 0Z" }), s("text", { x: 15, y: why ? -3 : 4 }, label), why ? s("text", { class: "why", x: 15, y: 12 }, fitted(why, room(n, moments, picture))) : null));
+      return group(line(), s("g", { transform: at }, s("path", { d: "M0 -10L10 0L0 10L-10 0Z" }), s("text", { x: 15, y: why ? -3 : 4 }, label), why ? s("text", { class: "why", x: 15, y: 12 }, fitted(why, room(n, picture), 5.5)) : null));
     case "dropped":
       return group(s("path", { transform: at, d: "M-4 -4L4 4M4 -4L-4 4" }));
-    case "continued":
-      return group(s("path", { transform: at, d: "M-3 -6L5 0L-3 6Z" }));
     default:
       return group(s("circle", { cx: round(x), cy: y, r: 6 }), kind === "settled" ? s("path", { transform: at, d: "M-3 0L-1 2.500L3.500 -2.500" }) : null);
   }
 }
 
 /** How much room there is beside a decision, before the next mark or the end. */
-function room(n, moments, picture) {
+function room(n, picture) {
   const next = picture.marks.find((each) => each.n > n && each.kind === "crash");
   return (next ? next.x - 80 : picture.width) - picture.x[n] - 10;
 }
@@ -80,7 +78,7 @@ export function picture(details, width) {
     places.bars.map((each) => bar(each, moments)),
     places.commits.map(({ x, y, commit }) => s("line", { class: "commit", x1: round(x), x2: round(x), y1: y + 23, y2: y + 30 }, titled(`A commit of ${commit.chunks} chunks, from ${commit.seq} on`))),
     places.marks.map((each) => mark(each, moments, places)),
-    places.ticks.map((tick, n) => s("text", { class: "tick", x: round(tick.x), y: places.bottom + 17, "text-anchor": n === 0 ? "start" : tick.x > places.width - 40 ? "end" : "middle" }, n === 0 ? "0" : offset(tick.ms))));
+    places.ticks.map((tick, n) => s("text", { class: "tick", x: round(tick.x), y: places.bottom + 17, "text-anchor": n === 0 ? "start" : tick.x > places.width - 40 ? "end" : "middle" }, offset(tick.ms))));
   const names = LANES.map((name, n) => s("text", { x: 0, y: lanes[n].top + 21 }, name));
   return h("div", { class: "timeline" },
     s("svg", { class: "lane-names", width: narrow ? 62 : 86, height, "aria-hidden": "true" }, names),

@@ -51,7 +51,7 @@ export function took(turn) {
 }
 
 /** Since the turn was accepted. */
-export const offset = (ms) => (ms < 1000 ? `+${ms} ms` : ms < 60000 ? `+${(ms / 1000).toFixed(2)} s` : `+${durationText(ms)}`);
+export const offset = (ms) => (ms === 0 ? "0" : ms < 1000 ? `+${ms} ms` : ms < 60000 ? `+${(ms / 1000).toFixed(2)} s` : `+${durationText(ms)}`);
 
 export const count = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 
