@@ -114,6 +114,7 @@ async def test_a_reload_in_the_middle_of_an_answer_is_recovered_and_said(tmp_pat
         await dev.until(dev.is_ready)
         assert f"Teller: {dev.url}/agents/teller/NAME" in dev.log
         assert f"outlast chat teller NAME --url {dev.url}" in dev.log
+        assert f"inspector: {dev.url}/inspect" in dev.log
         said = []
         async with Client(dev.url, "teller", "a") as client:
             async with asyncio.timeout(LONG):

@@ -359,9 +359,11 @@ class App:
 
     async def _shows_inspector(self, request: Request) -> bool:
         """Whether whoever looks at a page is told that there is an inspector."""
+        if self._inspector is None:
+            return False
         from outlast.server.inspecting import is_local
 
-        if self._inspector is None or (self._auth is None and not is_local(request)):
+        if self._auth is None and not is_local(request):
             return False
         try:
             return await self._may_inspect(request)

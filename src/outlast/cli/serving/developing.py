@@ -41,6 +41,7 @@ def served(application: Any, settings: Settings) -> list[str]:
         name = kebab(each.__name__)
         talk = f"   outlast chat {name} NAME{at}" if hasattr(each, "save_messages") else ""
         lines.append(f"{each.__name__}: {where(settings)}/agents/{name}/NAME{talk}")
+    lines.append(f"inspector: {where(settings)}/inspect")
     return lines
 
 
