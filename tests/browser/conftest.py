@@ -33,8 +33,9 @@ def chromium() -> str:
     return found.stdout.strip()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """For one file of tests: as long as it is open an event loop runs here, and async tests cannot."""
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium(), args=arguments)

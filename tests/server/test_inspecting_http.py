@@ -9,7 +9,7 @@ import httpx2 as httpx
 import pytest
 from tabs import LONG, serving
 
-from outlast import App, Think, tool
+from outlast import App, Think, TurnConfig, tool
 from outlast.testing import ScriptedModel, Step
 
 HERE = "/_outlast/inspect"
@@ -133,6 +133,9 @@ async def test_the_exact_requests_to_the_model_are_shown(sqlite_url: str) -> Non
         model = ScriptedModel.calls("look", where="out").then("Nothing.")
         system_prompt = "Be brief."
 
+        async def before_turn(self, context: Any) -> TurnConfig:
+            return TurnConfig(headers={"authorization": "Bearer secret"})
+
         @tool(effect="read")
         async def look(self, where: str) -> str:
             """Look somewhere."""
@@ -149,6 +152,7 @@ async def test_the_exact_requests_to_the_model_are_shown(sqlite_url: str) -> Non
         assert [each["kind"] for each in first["messages"]] == ["request"]
         assert [each["kind"] for each in second["messages"]] == ["request", "response", "request"]
         assert second["messages"][2]["parts"][0]["content"] == "nothing out"
+        assert first["settings"]["extra_headers"] == {"authorization": "…"}
         assert await Web(client).get("requests", agent="Caller/a", id="another") == []
 
 

@@ -38,10 +38,17 @@ class ModelAsk:
         return {
             "instructions": self.instructions,
             "messages": ModelMessagesTypeAdapter.dump_python(list(self.messages), mode="json"),
-            "settings": {name: _plain(value) for name, value in self.settings.items()},
+            "settings": {name: _shown(name, value) for name, value in self.settings.items()},
             "tools": tools,
             "outputMode": self.parameters.output_mode,
         }
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A setting; of headers the names alone, for they may hold keys."""
+    if name == "extra_headers" and isinstance(value, Mapping):
+        return {str(header): "…" for header in value}
+    return _plain(value)
 
 
 def _plain(value: Any) -> Any:
