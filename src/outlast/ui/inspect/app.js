@@ -146,6 +146,7 @@ function moved() {
   place = next;
   if (!isSame) {
     folds = new Set();
+    $("results").replaceChildren();
     $("scroller").scrollTop = 0;
     if ($("view").contains(document.activeElement)) $("view").focus({ preventScroll: true });
     $("view").replaceChildren();

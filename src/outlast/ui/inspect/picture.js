@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { LANES, layout } from "./layout.js";
-import { kindText, offset } from "./words.js";
+import { count, kindText, offset } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const LETTER = 6.2; // about how wide one is
@@ -61,7 +61,7 @@ function room(n, picture) {
 function summary(details) {
   const { moments } = details;
   const number = (kind) => moments.filter((moment) => moment.kind === kind).length;
-  const parts = [`${number("step")} steps`, `${number("called")} calls`, `${number("interrupted")} interruptions`];
+  const parts = [count(number("step"), "step"), count(number("called"), "call"), count(number("interrupted"), "interruption")];
   return `Timeline of the turn: ${parts.join(", ")}. ${moments.at(-1).what} The list below tells the same in words.`;
 }
 
