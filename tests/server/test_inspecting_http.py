@@ -10,6 +10,7 @@ import pytest
 from tabs import LONG, serving
 
 from outlast import App, Think, TurnConfig, tool
+from outlast.server.pages import Page
 from outlast.testing import ScriptedModel, Step
 
 HERE = "/_outlast/inspect"
@@ -141,7 +142,7 @@ async def test_the_exact_requests_to_the_model_are_shown(sqlite_url: str) -> Non
             """Look somewhere."""
             return f"nothing {where}"
 
-    app = App([Caller], sqlite_url, inspector=True)
+    app = App([Caller], sqlite_url, inspector=True, ui=Page(dev=True))
     async with serving(app) as served, connected(served.http) as client:
         turn = await app.host.get(Caller, "a").save_messages("Look!")
         first, second = await Web(client).get("requests", id=turn.request_id)
@@ -154,6 +155,9 @@ async def test_the_exact_requests_to_the_model_are_shown(sqlite_url: str) -> Non
         assert second["messages"][2]["parts"][0]["content"] == "nothing out"
         assert first["settings"]["extra_headers"] == {"authorization": "…"}
         assert await Web(client).get("requests", agent="Caller/a", id="another") == []
+        told = [event["name"] for event in app._activity._kept]
+        assert "chat:turn:finish" in told
+        assert not any("request" in event for event in app._activity._kept), "that is no line"
 
 
 @pytest.mark.parametrize(

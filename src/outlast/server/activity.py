@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from outlast.chat.events import ModelAsked
 from outlast.core.events import Event
 from outlast.host.host import Host
 
@@ -46,8 +47,8 @@ class Activity:
         host.events.subscribe("*", self._hear)
 
     def _hear(self, event: Event) -> None:
-        if event.channel == "rpc":
-            return
+        if event.channel == "rpc" or isinstance(event, ModelAsked):
+            return  # whole conversations are for the inspector, not for a line
         told = {
             "name": event.name,
             "at": event.at,

@@ -111,9 +111,10 @@ function rawChunks(details, chunks, href) {
 }
 
 function modelRequests(requests, href) {
+  const whole = ({ at, step, model, ...rest }) => rest; // what the summary does not say
   const shown = (requests ?? []).map((request, n) => h("details", { class: "request", "data-key": `request-${n}` },
     h("summary", {}, icon("right"), h("span", {}, `Step ${request.step}`), h("small", {}, `${request.model} · ${count(request.messages.length, "message")} · ${count(request.tools.length, "tool")} · ${clock(request.at).slice(11)}`)),
-    raw(json({ messages: request.messages, settings: request.settings, tools: request.tools }), `Request ${n + 1}`)));
+    raw(json(whole(request)), `Request ${n + 1}`)));
   const none = h("p", { class: "none" }, "None of this process: requests are kept in memory, the last ones of the last turns, and go with it.");
   return folded("requests", "Model requests", "as they were made", [shown.length ? h("p", { class: "links" }, h("a", { href, target: "_blank", rel: "noreferrer" }, "As JSON")) : null, shown.length ? shown : none], requests === null ? "waiting" : "there");
 }
