@@ -9,7 +9,7 @@ from outlast.demo.model import EmbeddedModel
 
 
 class Assistant(Think):
-    model = EmbeddedModel(pace=0.05)  # needs no key; or "anthropic:claude-sonnet-4-5", …
+    model = EmbeddedModel(pace=0.05)  # no key; or "openai:gpt-5", …
     system_prompt = "You are a friendly assistant."
 
     @tool(effect="read")

@@ -46,10 +46,10 @@ class Overridable(Agent):
 
     model: ClassVar[str | Model | None] = None  # a name, or a model of Pydantic AI
     system_prompt: str | None = None  # None: a careful default
-    max_steps: int = MAX_STEPS
+    max_steps: int = MAX_STEPS  # requests to the model in one turn
     max_retries: int = MAX_RETRIES  # of a request that failed before anything of its answer came
-    send_reasoning: bool = True
-    message_concurrency: Concurrency = "queue"
+    send_reasoning: bool = True  # to clients, as parts of their own
+    message_concurrency: Concurrency = "queue"  # what becomes of messages while a turn runs
     chat_recovery: bool | ChatRecovery = True  # of turns that are interrupted
     continuation_style: ContinuationStyle = "append"  # to the same message, or as a "new_message"
     chat_stream_stall_timeout: float | timedelta | None = None  # seconds; None or 0: off
