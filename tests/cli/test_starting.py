@@ -87,9 +87,10 @@ async def test_a_stuck_agent_and_a_store_that_is_none_are_in_the_way(
 
 
 def test_torture_says_what_it_takes() -> None:
-    told = outlast("torture", "--help")
-    assert told.code == 0
-    assert "--kills" in told.out
-    wrong = outlast("torture", "--kills", "0")
-    assert wrong.code == 2
-    assert "from 1 on" in wrong.err
+    command = [sys.executable, "-m", "outlast.cli.main", "torture"]  # it becomes another program
+    told = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
+    assert told.returncode == 0
+    assert "--kills" in told.stdout
+    wrong = subprocess.run([*command, "--kills", "0"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert "from 1 on" in wrong.stderr

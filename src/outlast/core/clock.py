@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LONGEST = 60_000_000_000_000  # milliseconds: before the year 70, and after the year 3870
+_FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999  # milliseconds: the years 1 to 9999
+_LONGEST = 86_399_999_999_999_999
 
 
 class Clock(Protocol):
@@ -35,13 +36,16 @@ def to_datetime(milliseconds: int) -> datetime:
 
     A damaged one is the nearest moment that there is.
     """
-    return _EPOCH + to_timedelta(milliseconds)
+    return _EPOCH + to_timedelta(max(_FIRST, min(_LAST, _number(milliseconds))))
 
 
 def to_timedelta(milliseconds: int) -> timedelta:
     """A stored duration; a damaged one is none, or a very long one."""
-    known = milliseconds if isinstance(milliseconds, int) else 0
-    return timedelta(milliseconds=max(-_LONGEST, min(_LONGEST, known)))
+    return timedelta(milliseconds=max(-_LONGEST, min(_LONGEST, _number(milliseconds))))
+
+
+def _number(stored: object) -> int:
+    return stored if isinstance(stored, int) else 0
 
 
 def to_milliseconds(moment: datetime, what: str) -> int:
