@@ -175,6 +175,7 @@ async def test_one_that_aborts_itself_goes_on_but_can_write_nothing(
     store_url: str, through: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with hosting(Member, url=store_url) as host:
+        await host.until_settled()  # what is found at the start is woken
         child = await member(host, "a")
         if through == "call":
             assert await child.abort_me() == "goes on"
