@@ -110,9 +110,8 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture
-def sqlite_url() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="outlast-", dir=fast_folder()) as folder:
-        yield f"sqlite:///{folder}/store.db"
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/store.db"
 
 
 @pytest.fixture

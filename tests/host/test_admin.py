@@ -17,11 +17,6 @@ from outlast.store.url import identity_of
 from support import hosting
 
 
-@pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/store.db"
-
-
 class Counter(Agent):
     for_operators = frozenset({"add", "fail"})
 
