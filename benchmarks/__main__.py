@@ -13,7 +13,7 @@ from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks import bars, options, report, runner
+from benchmarks import bars, options, quiet, report, runner
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
@@ -73,13 +73,19 @@ def measure(asked: options.Options) -> tuple[list[runner.Outcome], bool]:
     return outcomes, False
 
 
-def write(asked: options.Options, outcomes: list[runner.Outcome], judged: list[bars.Bar]) -> Path:
+def write(
+    asked: options.Options,
+    outcomes: list[runner.Outcome],
+    judged: list[bars.Bar],
+    conditions: dict[str, str | int | float],
+) -> Path:
     """The run as JSON."""
     path = RESULTS / "latest.json"
     medians = report.medians(outcomes)
     document = {
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {"platform": platform.platform(), "cores": os.cpu_count()},
+        "conditions": conditions,
         "versions": versions(),
         "quick": asked.quick,
         "reps": asked.reps,
@@ -109,12 +115,22 @@ def write(asked: options.Options, outcomes: list[runner.Outcome], judged: list[b
 
 
 def main() -> int:
-    """0 when every job ran, 1 when one failed, 130 when interrupted. A missed bar is no failure."""
+    """0 when every job ran, 1 when one failed, 3 when the machine is too busy, 130 when interrupted.
+
+    A missed bar is no failure.
+    """
     asked = options.parse()
     if asked.plan_only:
         for job in asked.plan:
             print(f"{job.workload:<8}{job.system:<28}{job.label}, {asked.size(job):,}")
         return 0
+    if asked.quiet is not None:
+        try:
+            quiet.until_quiet(asked.quiet)
+        except quiet.TooBusy as error:
+            print(f"script/bench: {error}", file=sys.stderr)
+            return 3
+    conditions = quiet.conditions()
     RESULTS.mkdir(exist_ok=True)
     outcomes, interrupted = measure(asked)
     found = report.medians(outcomes)
@@ -134,7 +150,8 @@ def main() -> int:
     if loops:
         low, middle, high = min(loops), statistics.median(loops), max(loops)
         print(f"\nA fixed loop before each job took {low:.0f}-{high:.0f} ms, median {middle:.0f}.")
-    print(f"Written to {write(asked, outcomes, judged).relative_to(Path.cwd())}")
+    print(f"\nMeasured: {quiet.described(conditions)}.")
+    print(f"Written to {write(asked, outcomes, judged, conditions).relative_to(Path.cwd())}")
     if interrupted:
         return 130
     return int(any(outcome.problem.startswith("failed") for outcome in outcomes))

@@ -118,10 +118,17 @@ def recovery_bars(numbers: Numbers) -> Iterator[Bar]:
     get = numbers.get
     took = get("w4", "ours-full", "wall_ms")
     yield Bar("SIGKILL to the next chunk at a connected client", took, 200, " ms")
+    median, worst = (get("w4ten", "ours-full", f"{metric}_ms") for metric in ("wall", "most"))
+    yield Bar("ten SIGKILLs, 8 s apart, to the next chunk: median", median, 200, " ms")
+    yield Bar("ten SIGKILLs, 8 s apart, to the next chunk: worst", worst, 500, " ms")
     ours, floor = (get("w4cold", f"{system}-full", "wall_ms") for system in ("ours", "floor"))
     more = None if ours is None or floor is None else ours - floor
     yield Bar("cold start to the next chunk: more than the floor's", more, 300, " ms")
-    for workload, when in (("w4", "SIGKILL"), ("w4cold", "a cold start")):
+    for workload, when in (
+        ("w4", "SIGKILL"),
+        ("w4ten", "ten SIGKILLs"),
+        ("w4cold", "a cold start"),
+    ):
         for fault, what in (
             ("lost", "words lost"),
             ("twice", "words that came twice"),
@@ -149,9 +156,24 @@ def wire_bars(numbers: Numbers) -> Iterator[Bar]:
     yield Bar(
         "an idle socket and its agent: memory", get("idle", "ours-full", "each_kb"), 40, " KB"
     )
+    yield from conversation_bars(numbers)
     for kind, what in (("live", "a running answer"), ("stored", "a finished answer")):
         took = get("catchup", f"ours-{kind}", "wall_ms")
         yield Bar(f"catching up 4,000 deltas of {what}", took, 150, " ms")
+
+
+def conversation_bars(numbers: Numbers) -> Iterator[Bar]:
+    """Large conversations: a socket costs what any other does, and opening one takes no time to speak of."""
+    get = numbers.get
+    for history, what in (
+        ("outputs", "50 MB of tool outputs"),
+        ("pages", "50 MB of text"),
+        ("many", "10,000 messages"),
+    ):
+        each = get("idle", f"ours-{history}", "each_kb")
+        yield Bar(f"an idle socket on {what}: memory", each, 40, " KB")
+        for metric, how in (("first_ms", "opening"), ("get_ms", "GET get-messages of")):
+            yield Bar(f"{how} {what}", get("open", f"ours-{history}", metric), 1000, " ms")
 
 
 def bars(found: Medians) -> Iterator[Bar]:

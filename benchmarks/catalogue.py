@@ -56,6 +56,7 @@ WORKLOADS = {
     "w3s": "What a turn asks of the store, after 10 turns of a conversation and after 500",
     "w3x": "A tool call beside the tool's own work, and beside a call of a tool that does not exist",
     "w4": "SIGKILL in mid-answer: until a connected client is told more, and what was lost or came twice",
+    "w4ten": "Ten SIGKILLs of one server, 8 s apart, each in mid-answer: until a client is told more",
     "w4cold": "A process that starts over an interrupted answer: until a client is told more",
     "w5": "A fresh host over a store that knows 100,000 idle agents",
     "wire": "One streamed answer of 500 deltas after another, over a WebSocket",
@@ -63,6 +64,8 @@ WORKLOADS = {
     "wiret": "A turn over a WebSocket: from the question to the frame that ends an answer of one delta",
     "load": "1,000 sockets to 1,000 agents, 100 of which stream 50 deltas/s",
     "idle": "1,000 sockets to 1,000 agents that say nothing",
+    "open": "A large conversation is opened: from the handshake to its transcript, and GET get-messages",
+    "tabs": "A small turn on a conversation of 5 MB that 100 tabs show",
     "catchup": "A tab that comes late: from its handshake to the last of 4,000 stored deltas",
     "import": "Import time in a fresh process, without the interpreter's own start",
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.catalogue import WORKLOADS, Job, jobs
+from benchmarks.quiet import LIMIT, PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,8 @@ class Options:
     quick: bool
     plan_only: bool
     verbose: bool = False
+    quiet: float | None = None
+    """Minutes to wait for a quiet machine; None: any will do."""
 
     def size(self, job: Job) -> int:
         """How much of this job to measure."""
@@ -50,6 +53,17 @@ def at_least_one(text: str) -> int:
     return count
 
 
+def minutes(text: str) -> float:
+    """A time for `--quiet`."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1
+    if not 0 <= found < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of minutes")
+    return found
+
+
 def parse(arguments: Sequence[str] | None = None) -> Options:
     """Reads the command line; leaves with a message and status 2 when it makes no sense."""
     parser = argparse.ArgumentParser(
@@ -71,6 +85,14 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument(
         "--verbose", action="store_true", help="also tell what recovery has spent its time on"
     )
+    parser.add_argument(
+        "--quiet",
+        metavar="MINUTES",
+        type=minutes,
+        nargs="?",
+        const=PATIENCE,
+        help=f"wait for a load average below {LIMIT:g}, at most so long ({PATIENCE:g}), then refuse",
+    )
     given = parser.parse_args(arguments)
 
     plan = jobs()
@@ -90,4 +112,4 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     if not plan:
         parser.error("nothing to run: --only or --systems names nothing")
     reps = given.reps or (1 if given.quick else 3)
-    return Options(tuple(plan), reps, given.quick, given.plan, given.verbose)
+    return Options(tuple(plan), reps, given.quick, given.plan, given.verbose, given.quiet)

@@ -77,6 +77,7 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         for when, suffix in (("10 turns", "few"), ("500 turns", "many"))
     ),
     "w4": RECOVERED,
+    "w4ten": RECOVERED,
     "w4cold": RECOVERED,
     "w5": (
         Column("RSS MB", "rss_mb", ratios=False),
@@ -95,6 +96,19 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("RSS MB", "rss_mb"),
     ),
     "idle": (Column("KB each", "each_kb"), Column("idle CPU %", "idle_cpu_pct", ratios=False)),
+    "open": (
+        Column("first ms", "first_ms", ratios=False),
+        Column("median ms", "wall_ms", ratios=False),
+        Column("GET ms", "get_ms", ratios=False),
+        Column("max ms", "max_ms", ratios=False),
+        Column("told MB", "told_mb", ratios=False),
+    ),
+    "tabs": (
+        Column("CPU ms a turn", "cpu_ms", ratios=False),
+        Column("MB a turn", "told_mb", ratios=False),
+        Column("last told, ms", "wall_ms", ratios=False),
+        Column("max ms", "max_ms", ratios=False),
+    ),
     "catchup": (
         Column("median ms", "wall_ms", ratios=False),
         Column("max ms", "max_ms", ratios=False),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from benchmarks.catalogue import Job
-from benchmarks.recovery.workloads import cold, outlast, run, shell, supervised
+from benchmarks.recovery.workloads import cold, outlast, run, run_in_a_row, shell, supervised
 
-DEATHS, COLD_STARTS = 7, 5
+DEATHS, IN_A_ROW, COLD_STARTS = 7, 10, 5
 
 JOBS = [
     Job(
@@ -29,6 +29,7 @@ JOBS = [
         run(supervised, outlast("--preload")),
         DEATHS,
     ),
+    Job("w4ten", "ours-full", "outlast serve", "full", run_in_a_row(outlast()), IN_A_ROW),
     Job(
         "w4cold",
         "floor-full",

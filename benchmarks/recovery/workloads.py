@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ DEADLINE = 40.0  # seconds in which it must have gone on
 OVER_WITHIN = 10.0  # seconds in which the client must have been told that the answer is over
 STORED_WITHIN = 5.0  # seconds in which more of it must be stored, or no more comes
 STOPPED_FOR = 0.5  # seconds for which a cold start finds nobody at work
+APART = 8.0  # seconds from one death to the next, of a server that is killed again and again
 QUIET_FOR, QUIET_WITHIN = 0.4, 60.0
 
 
@@ -55,6 +56,11 @@ class Server:
     port: int
     process: subprocess.Popen[bytes] | None = None
     lives: int = 0
+    path: str = ""
+    """The conversation in question; the system's own unless another is named."""
+
+    def __post_init__(self) -> None:
+        self.path = self.path or self.system.path
 
     def start(self) -> None:
         self.lives += 1
@@ -111,7 +117,7 @@ class Server:
 
     def stored(self) -> list[str]:
         """The words of the answer, as the store has them."""
-        url = f"http://127.0.0.1:{self.port}{self.system.path}/get-messages?id={ANSWER}"
+        url = f"http://127.0.0.1:{self.port}{self.path}/get-messages?id={ANSWER}"
         return spoken_in(json.loads(request(url)))
 
 
@@ -175,19 +181,36 @@ def read_marks(directory: Path, since: float, before: set[str]) -> dict[str, flo
 async def supervised(system: System, directory: Path) -> Trial:
     """From SIGKILL to the first word that a new process has made, at a client that is connected."""
     with served(system, directory) as server:
-        client = await cut_off_soon(server, BROWSER)
-        if system.has_supervisor:
-            await asyncio.to_thread(server.until_quiet)
-        trial = Trial(calibrate())
-        await client.ask()
-        await client.until_seen(KILLED_AFTER)
-        spent = cpu_seconds(server.pid) if system.has_supervisor else 0.0
-        began = time.monotonic()
-        server.kill()
-        await client.until_cut_off()
-        client.mark("closed")
-        await going_on(trial, client, server, began, spent)
+        return await killed(server)
+
+
+async def killed(server: Server) -> Trial:
+    """The same of a server that is up."""
+    client = await cut_off_soon(server, BROWSER)
+    has_supervisor = server.system.has_supervisor
+    if has_supervisor:
+        await asyncio.to_thread(server.until_quiet)
+    trial = Trial(calibrate())
+    await client.ask()
+    await client.until_seen(KILLED_AFTER)
+    spent = cpu_seconds(server.pid) if has_supervisor else 0.0
+    began = time.monotonic()
+    server.kill()
+    await client.until_cut_off()
+    client.mark("closed")
+    await going_on(trial, client, server, began, spent)
     return trial
+
+
+async def in_a_row(system: System, directory: Path, n: int) -> list[Trial]:
+    """One server that is killed n times, each time in the middle of another conversation's answer."""
+    trials = []
+    with served(system, directory) as server:
+        for i in range(n):
+            next_at = time.monotonic() + APART
+            trials.append(await killed(replace(server, path=f"{system.path}-{i}")))
+            await asyncio.sleep(max(0.0, next_at - time.monotonic()))
+    return trials
 
 
 async def cold(system: System, directory: Path) -> Trial:
@@ -208,7 +231,7 @@ async def cold(system: System, directory: Path) -> Trial:
 
 async def cut_off_soon(server: Server, waits: Sequence[float]) -> Client:
     """A client that is connected."""
-    client = Client(server.port, server.system.path, waits)
+    client = Client(server.port, server.path, waits)
     await client.connect()
     return client
 
@@ -238,7 +261,11 @@ async def going_on(
 
 async def deaths(how: Any, system: System, place: Place, n: int) -> Metrics:
     """n servers, each of which is killed once."""
-    trials = [await how(system, place.directory / f"server-{i}") for i in range(n)]
+    return measured([await how(system, place.directory / f"server-{i}") for i in range(n)])
+
+
+def measured(trials: Sequence[Trial]) -> Metrics:
+    """What became of all of them: medians of times, the worst of faults."""
     told = [trial for trial in trials if trial.took_ms is not None]
     took = [trial.took_ms or 0.0 for trial in told] or [DEADLINE * 1e3]
     metrics = {
@@ -250,7 +277,7 @@ async def deaths(how: Any, system: System, place: Place, n: int) -> Metrics:
         "cpu_ms": statistics.median(trial.cpu_ms for trial in told or trials),
         "lost": float(max(trial.lost for trial in trials)),
         "twice": float(max(trial.twice for trial in trials)),
-        "stuck": float(n - len(told)),
+        "stuck": float(len(trials) - len(told)),
     }
     for what in told[0].marks if told else ():
         at = [trial.marks[what] for trial in told if what in trial.marks]
@@ -263,6 +290,15 @@ def run(how: Any, system: System) -> Callable[[Place, int], Metrics]:
 
     def measure(place: Place, n: int) -> Metrics:
         return asyncio.run(deaths(how, system, place, n))
+
+    return measure
+
+
+def run_in_a_row(system: System) -> Callable[[Place, int], Metrics]:
+    """The function of a job that kills one server again and again."""
+
+    def measure(place: Place, n: int) -> Metrics:
+        return measured(asyncio.run(in_a_row(system, place.directory / "server", n)))
 
     return measure
 

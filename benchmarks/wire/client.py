@@ -65,15 +65,18 @@ class Answer:
 class Tab(asyncio.Protocol):
     """A connection to an agent, which waits for one thing at a time."""
 
-    def __init__(self, host: str, path: str) -> None:
+    def __init__(self, host: str, path: str, until: bytes = b"") -> None:
+        self.received = 0  # bytes
         self._host = host
         self._path = path
+        self._until = until  # how the frame begins with which it is open
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] | None = None
         self._ends = DONE
         self._answer = Answer()
-        self._rest = b""
+        self._rest: list[bytes] = []
+        self._missing = 0  # bytes of a frame that has begun
         self._is_open = False
 
     # --- the connection --------------------------------------------------------------------------
@@ -93,32 +96,38 @@ class Tab(asyncio.Protocol):
         transport.write("\r\n".join(lines).encode())
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._fail(Lost(f"the connection has ended: {error}"))
+
+    def _fail(self, lost: Lost) -> None:
         for waiting in (self._opened, self._ended):
             if waiting is not None and not waiting.done():
-                waiting.set_exception(Lost(f"the connection has ended: {error}"))
+                waiting.set_exception(lost)
 
     def data_received(self, data: bytes) -> None:
-        if self._rest:
-            data = self._rest + data
+        self.received += len(data)
+        self._rest.append(data)
+        self._missing -= len(data)
+        if self._missing > 0:  # a large frame is put together once
+            return
+        data = b"".join(self._rest)
         if not self._is_open:
             head, found, data = data.partition(b"\r\n\r\n")
             if not found:
-                self._rest = head
+                self._rest = [head]
                 return
             if b" 101 " not in head:
                 self._opened.set_exception(Lost(f"refused: {head[:200]!r}"))
                 return
             self._is_open = True
         try:
-            self._rest = data[self._read(data) :]
+            self._rest = [data[self._read(data) :]]
         except Lost as lost:
-            if self._ended is not None and not self._ended.done():
-                self._ended.set_exception(lost)
+            self._fail(lost)
             self._transport.abort()
 
     def _read(self, data: bytes) -> int:
         """Every whole frame; returns where the rest begins."""
-        at, end = 0, len(data)
+        at, end, self._missing = 0, len(data), 0
         find = data.find
         while end - at >= 2:
             size, start = data[at + 1], at + 2
@@ -127,6 +136,7 @@ class Tab(asyncio.Protocol):
                 size = int.from_bytes(data[at + 2 : start])
             stop = start + size
             if stop > end:
+                self._missing = stop - end
                 break
             if data[at] != TEXT:
                 self._control(data[at], data[start:stop])
@@ -144,8 +154,8 @@ class Tab(asyncio.Protocol):
             raise Lost(f"closed: {payload!r}")
 
     def _other(self, data: bytes, start: int, stop: int) -> None:
-        if not self._opened.done():
-            self._opened.set_result(None)  # the server has said who it is
+        if not self._opened.done() and data.startswith(self._until, start):
+            self._opened.set_result(None)  # the server has said who it is, or what was waited for
         if self._ended is None or data.find(self._ends, start, stop) < 0:
             return
         ends_it = data.startswith(RESPONSE, start) or self._ends != DONE
@@ -164,14 +174,19 @@ class Tab(asyncio.Protocol):
         async with asyncio.timeout(OPEN_TIMEOUT):
             await self._opened
 
-    async def send(self, frame: str, answer: Answer, ends: bytes = DONE) -> None:
-        """Ask, and hear the answer until the frame that ends it."""
+    def listen(self, answer: Answer, ends: bytes = DONE) -> asyncio.Future[None]:
+        """Hear an answer that somebody asks for; done with the frame that ends it."""
         self._answer = answer
         self._ends = ends
         self._ended = self._loop.create_future()
+        return self._ended
+
+    async def send(self, frame: str, answer: Answer, ends: bytes = DONE) -> None:
+        """Ask, and hear the answer until the frame that ends it."""
+        ended = self.listen(answer, ends)
         self._transport.write(framed(frame.encode()))
         async with asyncio.timeout(TIMEOUT):
-            await self._ended
+            await ended
 
     async def ask(self, id: str, text: str, deltas: int, *, is_timed: bool = False) -> Answer:
         """One turn, of which nothing may be lost."""
@@ -185,11 +200,11 @@ class Tab(asyncio.Protocol):
         self._transport.abort()
 
 
-async def open_tab(port: int, name: str) -> Tab:
-    """A connection to the agent of this name, which has said its first word."""
+async def open_tab(port: int, name: str, *, query: str = "", until: bytes = b"") -> Tab:
+    """A connection to the agent of this name, which has said its first word, or one that begins like that."""
     host = f"127.0.0.1:{port}"
-    path = f"/agents/chat/{name}"
+    path = f"/agents/chat/{name}{query}"
     loop = asyncio.get_running_loop()
-    _, tab = await loop.create_connection(lambda: Tab(host, path), "127.0.0.1", port)
+    _, tab = await loop.create_connection(lambda: Tab(host, path, until), "127.0.0.1", port)
     await tab.opened()
     return tab

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.catalogue import Job
 from benchmarks.deltas import AT_ONCE, DELTAS
+from benchmarks.wire.conversations import DELTA_QUERY, idle_in, many_tabs, opening
 from benchmarks.wire.workloads import catch_up, idle, load, python, streams, turns
 
 if TYPE_CHECKING:
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 
 STORED = 4000  # deltas to catch up with
 LOAD_SECONDS = 20
+OPENINGS = 10
+SMALL_TURNS = 20
+LARGE = (
+    ("outputs", "50 MB, most of it tool outputs"),
+    ("pages", "50 MB in 500 messages"),
+    ("many", "10,000 small messages"),
+)
 
 
 def measured(function: Any, *first: Any) -> Callable[[Place, int], Metrics]:
@@ -84,6 +92,42 @@ JOBS = [
     ),
     Job("idle", "floor-full", "bare WebSocket", "full", measured(idle, python("floor")), 1000),
     Job("idle", "ours-full", "outlast", "full", measured(idle, python("ours")), 1000),
+    *(
+        Job(
+            "idle",
+            f"ours-{history}",
+            f"outlast, all on {label}",
+            "full",
+            measured(idle_in, python("ours"), history),
+            200,
+        )
+        for history, label in LARGE
+    ),
+    *(
+        Job(
+            "open",
+            f"ours-{history}",
+            f"outlast, {label}",
+            history,
+            measured(opening, python("ours"), history),
+            OPENINGS,
+        )
+        for history, label in LARGE
+    ),
+    *(
+        Job(
+            "tabs",
+            f"ours-{kind}",
+            label,
+            kind,
+            measured(many_tabs, python("ours"), query),
+            SMALL_TURNS,
+        )
+        for kind, label, query in (
+            ("whole", "outlast, clients as Cloudflare's", ""),
+            ("delta", "outlast, clients that ask for changes", DELTA_QUERY),
+        )
+    ),
     Job(
         "catchup",
         "ours-live",
