@@ -11,19 +11,49 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, find, settings
+from hypothesis import strategies as st
+from hypothesis.configuration import set_hypothesis_home_dir
+from hypothesis.errors import HypothesisSideeffectWarning
 
+from loops import SkippingLoop
 from outlast.testing import VirtualLoop
+
+PROJECT = Path(__file__).parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the Hypothesis profile of all property tests: see docs/testing.md.
+
+    No verdict depends on how fast the machine is, and a failure is the same in every run.
+    `--hypothesis-profile=explore` tries other examples each time.
+    """
+    set_hypothesis_home_dir(PROJECT / ".hypothesis")
+    machine_speed = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("outlast", derandomize=True, print_blob=True, **machine_speed)
+    settings.register_profile("explore", derandomize=False, print_blob=True, **machine_speed)
+    settings.load_profile("outlast")
+    if not hasattr(config, "workerinput"):
+        build_character_table()
+
+
+def build_character_table() -> None:
+    """Hypothesis builds it at the first text of a fresh clone: once, before the workers start."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HypothesisSideeffectWarning)  # the slow code is the point
+        find(st.text(), lambda _: True)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run `async def` tests, each on an event loop of its own; virtual if the test is marked so."""
+    """Run `async def` tests, each on an event loop of its own, of the kind that its marker asks for."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    is_virtual = pyfuncitem.get_closest_marker("virtual_time") is not None
-    with asyncio.Runner(loop_factory=VirtualLoop if is_virtual else None) as runner:
+    kinds = {"virtual_time": VirtualLoop, "skipped_time": SkippingLoop}
+    wanted = [kind for name, kind in kinds.items() if pyfuncitem.get_closest_marker(name)]
+    with asyncio.Runner(loop_factory=wanted[0] if wanted else None) as runner:
         runner.run(pyfuncitem.obj(**arguments))
     return True
 

@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
+
     from outlast.agent.agent import Agent
     from outlast.agent.backoff import FiberRecovery
     from outlast.agent.fiber import FiberContext, FiberHandle
@@ -28,30 +30,36 @@ if TYPE_CHECKING:
         has_tool_call,
         step_count_is,
     )
+    from outlast.chat.data_parts import DataWriter
     from outlast.chat.hooks import (
         Allow,
         Block,
         ChatErrorClassification,
         ChatErrorContext,
+        ChatErrorStage,
         ChatResponseResult,
         ChunkContext,
         PrepareStepContext,
+        Step,
         StepConfig,
         StepContext,
         Substitute,
         ToolCallContext,
         ToolCallDecision,
         ToolCallResultContext,
+        ToolResult,
     )
     from outlast.chat.hydration import (
         HydrationContext,
     )
     from outlast.chat.model_errors import (
+        ModelFailed,
         default_context_overflow_classifier,
     )
     from outlast.chat.operating import (
         RecoveryIncident,
     )
+    from outlast.chat.output import OutputInvalid
     from outlast.chat.overflow import (
         ContextOverflow,
         ProactiveCompaction,
@@ -66,11 +74,14 @@ if TYPE_CHECKING:
         RecoveryBootEvent,
         RecoveryBootResult,
         RecoveryExhaustedContext,
+        RecoveryWriter,
     )
     from outlast.chat.results import (
         Message,
         Submission,
+        SubmissionStatus,
         TurnResult,
+        TurnStatus,
     )
     from outlast.chat.session import (
         Session,
@@ -99,6 +110,8 @@ if TYPE_CHECKING:
         NotInFiber,
         OutlastError,
         OwnershipLost,
+        PublicError,
+        RpcError,
         RpcRefused,
         StoreClosed,
         StoreCorrupt,
@@ -110,6 +123,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
         StoreURLError,
         SubmissionConflict,
+        ToolError,
         UnknownAgent,
         ValueTooLarge,
     )
@@ -149,7 +163,9 @@ _PLAIN = {
     "NotInFiber": "core.errors",
     "OutlastError": "core.errors",
     "OwnershipLost": "core.errors",
+    "PublicError": "core.errors",
     "Retry": "agent.timetable",
+    "RpcError": "core.errors",
     "RpcRefused": "core.errors",
     "Schedule": "agent.schedules",
     "Storage": "agent.storage",
@@ -165,6 +181,7 @@ _PLAIN = {
     "StoreUnavailable": "core.errors",
     "SubAgent": "agent.subagents",
     "SubmissionConflict": "core.errors",
+    "ToolError": "core.errors",
     "UnknownAgent": "core.errors",
     "ValueTooLarge": "core.errors",
     "rpc": "agent.rpc",
@@ -175,17 +192,21 @@ _CHAT = {
     "Block": "hooks",
     "ChatErrorClassification": "hooks",
     "ChatErrorContext": "hooks",
+    "ChatErrorStage": "hooks",
     "ChatRecovery": "recovery",
     "ChatRecoveryContext": "recovery",
     "ChatRecoveryOptions": "recovery",
     "ChatResponseResult": "hooks",
     "ChunkContext": "hooks",
     "ContextOverflow": "overflow",
+    "DataWriter": "data_parts",
     "Debounce": "config",
     "HydrationContext": "hydration",
     "KeepRecoveringContext": "recovery",
     "Message": "results",
+    "ModelFailed": "model_errors",
     "NotDone": "tools",
+    "OutputInvalid": "output",
     "PendingToolCall": "recovery",
     "PrepareStepContext": "hooks",
     "ProactiveCompaction": "overflow",
@@ -193,21 +214,26 @@ _CHAT = {
     "RecoveryBootResult": "recovery",
     "RecoveryExhaustedContext": "recovery",
     "RecoveryIncident": "operating",
+    "RecoveryWriter": "recovery",
     "Session": "session",
+    "Step": "hooks",
     "StepConfig": "hooks",
     "StepContext": "hooks",
     "StopCondition": "config",
     "StreamCallback": "asking",
     "Submission": "results",
+    "SubmissionStatus": "results",
     "Substitute": "hooks",
     "Think": "think",
     "ToolCall": "tools",
     "ToolCallContext": "hooks",
     "ToolCallDecision": "hooks",
     "ToolCallResultContext": "hooks",
+    "ToolResult": "hooks",
     "TurnConfig": "config",
     "TurnContext": "config",
     "TurnResult": "results",
+    "TurnStatus": "results",
     "default_context_overflow_classifier": "model_errors",
     "has_tool_call": "config",
     "step_count_is": "config",
@@ -216,7 +242,15 @@ _CHAT = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("outlast")
     module = _PLAIN.get(name)
     if module is None:
         if name not in _CHAT:
@@ -239,6 +273,7 @@ __all__ = [
     "Block",
     "ChatErrorClassification",
     "ChatErrorContext",
+    "ChatErrorStage",
     "ChatRecovery",
     "ChatRecoveryContext",
     "ChatRecoveryOptions",
@@ -248,6 +283,7 @@ __all__ = [
     "CommitRefused",
     "ContextOverflow",
     "CorruptValue",
+    "DataWriter",
     "Debounce",
     "Event",
     "FiberCancelled",
@@ -270,21 +306,27 @@ __all__ = [
     "KeepRecoveringContext",
     "Lease",
     "Message",
+    "ModelFailed",
     "NotDone",
     "NotInFiber",
     "OutlastError",
+    "OutputInvalid",
     "OwnershipLost",
     "PendingToolCall",
     "PrepareStepContext",
     "ProactiveCompaction",
+    "PublicError",
     "RecoveryBootEvent",
     "RecoveryBootResult",
     "RecoveryExhaustedContext",
     "RecoveryIncident",
+    "RecoveryWriter",
     "Retry",
+    "RpcError",
     "RpcRefused",
     "Schedule",
     "Session",
+    "Step",
     "StepConfig",
     "StepContext",
     "StopCondition",
@@ -303,17 +345,22 @@ __all__ = [
     "SubAgent",
     "Submission",
     "SubmissionConflict",
+    "SubmissionStatus",
     "Substitute",
     "Think",
     "ToolCall",
     "ToolCallContext",
     "ToolCallDecision",
     "ToolCallResultContext",
+    "ToolError",
+    "ToolResult",
     "TurnConfig",
     "TurnContext",
     "TurnResult",
+    "TurnStatus",
     "UnknownAgent",
     "ValueTooLarge",
+    "__version__",
     "default_context_overflow_classifier",
     "has_tool_call",
     "rpc",

@@ -377,3 +377,26 @@ async def test_a_time_without_a_zone_is_refused(store_url: str) -> None:
         with pytest.raises(ValueError, match="settled_before has no time zone"):
             await agent.delete_fibers(status=[], settled_before=datetime(2100, 1, 1))
         assert [one.id for one in await agent.list_fibers()] == ["done"]
+
+
+async def test_a_fiber_is_found_and_cancelled_by_its_key(store_url: str) -> None:
+    async with hosting(Manager, url=store_url) as host:
+        agent = host.get(Manager, "a")
+        started = await agent.start_fiber("work", forever, idempotency_key="order-7")
+        found = await agent.inspect_fiber(idempotency_key="order-7")
+        assert found is not None
+        assert found.id == started.id
+        assert await agent.inspect_fiber(idempotency_key="order-8") is None
+        assert not await agent.cancel_fiber(idempotency_key="order-8")
+        assert await agent.cancel_fiber(idempotency_key="order-7")
+        assert (await agent.inspect_fiber(started.id)).status == "aborted"
+        assert not await agent.cancel_fiber(idempotency_key="order-7")
+
+
+@pytest.mark.parametrize("named", [{}, {"id": "x", "idempotency_key": "y"}])
+async def test_a_fiber_is_named_by_its_id_or_its_key(sqlite_url: str, named: Any) -> None:
+    async with hosting(Manager, url=sqlite_url) as host:
+        agent = host.get(Manager, "a")
+        for method in (agent.inspect_fiber, agent.cancel_fiber):
+            with pytest.raises(TypeError, match="by its id or by idempotency_key="):
+                await method(**named)

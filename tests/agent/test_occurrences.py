@@ -215,7 +215,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(steps=STEPS, cron=st.sampled_from(["*/7 * * * *", "0 * * * *", "5,50 3 * * *"]))
 def test_nothing_is_run_twice_and_nothing_waits_for_more_than_the_next(
     steps: list[tuple[str, int]], cron: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast import Agent, Host
@@ -81,7 +81,7 @@ async def test_list_takes_exactly_the_prefix_in_order_of_code_points(store_url: 
             assert list(await keeper.list(prefix)) == expected, prefix
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 @given(
     st.text(st.characters(exclude_categories=["Cs"], min_codepoint=1), max_size=4),
     st.text(st.characters(exclude_categories=["Cs"], min_codepoint=1), max_size=6),

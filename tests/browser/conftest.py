@@ -65,6 +65,7 @@ class Tabs:
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.is_killed = False  # then the network may complain
+        self.on_page: Callable[[Page], object] = lambda page: None
         self._contexts: dict[str, BrowserContext] = {}
 
     def open(
@@ -86,6 +87,7 @@ class Tabs:
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("request", lambda request: self.requests.append(request.url))
+        self.on_page(page)
         here = f"/?agent={agent}#{self._name if name is None else name}"
         page.goto(f"{self._server.url}{here if at is None else at}")
         if waits:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 from conformance.fixture_agent import FixtureAgent, FixtureModel
-from outlast import App, tool
+from outlast import App, rpc, tool
 from outlast.demo import agent
 from outlast.demo.settings import DemoSettings
 from outlast.server.pages import Page, Suggestion
@@ -44,6 +45,10 @@ class Answers(FixtureModel):
             return Step.text(chunks=[HOSTILE])
         if text.startswith("megabyte"):
             return Step.text(chunks=["begin " + "x" * 1_000_000, " end"])
+        fetching = re.match(r"fetch (\d+)", text)
+        if fetching:
+            size = int(fetching[1])
+            return Step.text("Fetched.") if "fetch" in results else Step.calls("fetch", size=size)
         if text.startswith("slow tool"):
             return Step.text("Done.") if "stamp" in results else Step.calls("stamp", times=1)
         if text.startswith("markdown"):
@@ -58,6 +63,26 @@ class PageAgent(FixtureAgent):
         super().__init__()
         self._answers = Answers()
         self._model = ScriptedModel.answering(self._answers)
+
+    @rpc
+    async def fill(self, start: int, end: int, size: int) -> None:
+        """Add the messages from m<start> to m<end - 1>, each with so many characters."""
+        roles = ("user", "assistant")
+        await self.add_messages(
+            [
+                {
+                    "id": f"m{n}",
+                    "role": roles[n % 2],
+                    "parts": [{"type": "text", "text": f"number {n} ".ljust(size, "y")}],
+                }
+                for n in range(start, end)
+            ]
+        )
+
+    @tool(effect="read")
+    async def fetch(self, size: int) -> dict[str, str]:
+        """As much as is asked for."""
+        return {"text": "f" * size + " the end"}
 
     @tool(effect="once")
     async def stamp(self, times: int) -> str:

@@ -30,7 +30,9 @@ class Server:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(base_url=self.url, timeout=LONG)
-        environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
+        paths = filter(None, (str(TESTS), os.environ.get("PYTHONPATH")))
+        path = os.pathsep.join(paths)
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
         with (folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "outlast.cli.main", *command, "--port", str(self.port)],
@@ -70,6 +72,17 @@ class Server:
     def messages(self, name: str, agent: str = "page-agent") -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.http.get(f"/agents/{agent}/{name}/get-messages").json()
         return found
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Nobody answers until the end of this."""
+        (worker,) = self.children()
+        os.kill(self.process.pid, signal.SIGSTOP)  # nobody starts another one
+        try:
+            os.kill(worker, signal.SIGKILL)
+            yield
+        finally:
+            os.kill(self.process.pid, signal.SIGCONT)
 
     def stop(self, how: int = signal.SIGINT) -> int:
         self.process.send_signal(how)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -42,33 +41,32 @@ def test_it_can_be_killed_again_and_again(tabs: Tabs, server: Server) -> None:
     tabs.is_killed = True
     page = tabs.open()
     before = server.log.count("was killed by SIGKILL")
+    pauses = server.log.count("starting another in")
     say(page, "say 220 words every 12ms")
-    for count in (20, 60, 100):
+    for count in (20, 45, 70, 95, 120, 145):
         until_words(page, count)
         page.get_by_role("button", name="Kill the server").click()
     expect(answer(page)).to_have_text(words(220))
     until_idle(page)
-    assert server.log.count("was killed by SIGKILL") - before == 3  # one each, and no more
+    assert server.log.count("was killed by SIGKILL") - before == 6  # one each, and no more
+    assert server.log.count("starting another in") == pauses, "each worker had served something"
 
 
-def test_what_is_sent_while_no_server_lives_is_sent_when_one_does(
-    tabs: Tabs, server: Server
-) -> None:
+def test_the_clock_stops_when_the_answer_continues(tabs: Tabs, server: Server) -> None:
     tabs.is_killed = True
     page = tabs.open()
-    (worker,) = server.children()
-    os.kill(server.process.pid, signal.SIGSTOP)  # nobody starts another one
-    try:
-        os.kill(worker, signal.SIGKILL)
-        expect(page.locator("#connection")).to_have_attribute("data-state", "lost")
-        say(page, "Are you there?")
-        expect(page.locator("#tail")).to_contain_text("The server is gone.")
-        expect(page.locator(".message.user")).to_have_text("Are you there?")
-    finally:
-        os.kill(server.process.pid, signal.SIGCONT)
-    expect(answer(page)).to_have_text("You said: Are you there?")
-    until_idle(page)
-    expect(page.locator(".message")).to_have_count(2)
+    say(page, "say 250 words every 12ms")
+    until_words(page, 30)
+    page.get_by_role("button", name="Kill the server").click()
+    rescue = page.get_by_role("region", name="What the server does about it")
+    expect(rescue).to_contain_text("The answer continues")
+    stopped = rescue.locator(".clock").inner_text()
+    (at,) = rescue.locator("li", has_text="The answer continues").locator(".at").all_inner_texts()
+    expect(page.locator("#stop")).to_be_visible()  # it is not over
+    expect(rescue).to_contain_text("The answer is complete. Nothing was lost.")
+    assert rescue.locator(".clock").inner_text() == stopped
+    assert abs(float(stopped.split()[0]) - float(at.split()[0])) < 0.1
+    expect(answer(page)).to_have_text(words(250))
 
 
 def test_the_demo_tells_its_story_through_a_kill_and_stops_with_ctrl_c(

@@ -43,6 +43,11 @@ async def inbox(host: Host, columns: str = "state, outcome") -> list[Any]:
     return await rows(host, "inbox", columns, "agent, seq")
 
 
+async def reasons(host: Host) -> list[str | None]:
+    """Why turns have failed, as operators see it: the original errors."""
+    return [detail or error for detail, error in await inbox(host, "detail, error")]
+
+
 async def counts(host: Host, *tables: str) -> dict[str, int]:
     """How many rows there are."""
     return {table: len(await rows(host, table)) for table in tables or TABLES}

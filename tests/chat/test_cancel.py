@@ -49,7 +49,7 @@ class Worker(Think):
         return "done"
 
 
-async def test_what_waits_is_taken_back_without_a_trace_in_the_conversation(
+async def test_what_waits_becomes_part_of_the_conversation_and_is_not_answered(
     store_url: str,
 ) -> None:
     Talker = talker(model := answering(SLOW))
@@ -65,12 +65,29 @@ async def test_what_waits_is_taken_back_without_a_trace_in_the_conversation(
         assert (cancelled.status, cancelled.error) == ("aborted", "changed my mind")
         assert cancelled.message is None
         assert (await first).status == "completed"
-        assert len(await a.get_messages()) == 2
+        told = [(each.role, each.text) for each in await a.get_messages()]
+        assert told == [
+            *[("user", "u1"), ("assistant", "one two three four")],
+            *[("user", "u2"), ("user", "u3")],
+        ]
         assert len(model.requests) == 1
         again = await a.save_messages("u2", idempotency_key="k")
         assert (again.status, again.accepted) == ("aborted", False)
         await host.until_settled()
         assert leftovers(agent_of(host, Talker)) == {}
+
+
+@pytest.mark.invariant("L2")
+async def test_a_submission_that_waits_is_taken_back_without_a_trace(store_url: str) -> None:
+    Talker = talker(answering(SLOW))
+    async with hosting(Talker, url=store_url) as host:
+        a = host.get(Talker, "a")
+        first = asyncio.create_task(a.save_messages("u1"))
+        await until_running(host, Talker)
+        await a.submit_messages(["u2", "u3", "u4"], submission_id="s1")
+        assert await a.cancel_submission("s1")
+        assert (await first).status == "completed"
+        assert [each.text for each in await a.get_messages()] == ["u1", "one two three four"]
 
 
 @pytest.mark.invariant("D9", "D13")
@@ -295,6 +312,9 @@ async def test_a_signal_that_is_set_already_makes_no_request(store_url: str) -> 
         def on_done(self) -> None:
             heard.append("done")
 
+        def on_aborted(self, reason: str) -> None:
+            heard.append(reason)
+
     async with hosting(Talker, url=store_url) as host:
         a = host.get(Talker, "a")
         for n in range(20):
@@ -302,9 +322,10 @@ async def test_a_signal_that_is_set_already_makes_no_request(store_url: str) -> 
             assert (turn.status, turn.error) == ("aborted", "too late")
         await a.chat("u", Ear(), signal=signal)
         await host.until_settled()
-        assert heard == ["done"]
+        assert heard == ["too late"]
         assert model.requests == []
-        assert await a.get_messages() == []
+        said = [each.text for each in await a.get_messages()]
+        assert said == [*(f"u{n}" for n in range(20)), "u"]
         assert signal._listeners == []
         assert leftovers(agent_of(host, Talker)) == {}
 
@@ -377,4 +398,4 @@ async def test_a_thousand_turns_leave_nothing_behind_in_memory() -> None:
             assert leftovers(agent) == {}
             assert (await counts(host, "inbox"))["inbox"] == 1000
             assert agent._activation.calls == {}
-            assert len(agent._transcript._sizes) <= 200
+            assert len(agent._transcript._stamps) <= 200

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conversation import agent_of, answering, inbox, leftovers, rows, said
+from conversation import agent_of, answering, inbox, leftovers, reasons, rows, said
 from pydantic_ai.toolsets import FunctionToolset
 
-from outlast import StepConfig, Think, TurnConfig
+from outlast import ContextOverflow, StepConfig, Think, TurnConfig
 from outlast.chat.events import ChatRequestFailed
 from outlast.testing import Step
 from support import hosting, listen
@@ -120,17 +120,18 @@ async def test_every_failure_of_a_turn_is_told_once_and_shown_as_the_agent_says(
         assert leftovers(agent_of(host, Judging)) == {}
         assert said(await a.get_messages())[0] == "user: u1"
         ((id, *stored),) = await inbox(host, "id, outcome, error")
+        (reason,) = await reasons(host)
     assert chunks[-1] == {"type": "error", "errorText": "Sorry, that did not work."}
     assert [chunk["type"] for chunk in chunks].count("error") == 1
     assert stored == ["error", "Sorry, that did not work."]
-    (first, error, before), (second, same, context) = Judging.log
-    assert (first, second) == ("classify", "on_chat_error")
-    assert error is same
+    assert why in str(reason), "operators see the original"
+    ((what_was_told, error, context),) = Judging.log
+    assert what_was_told == "on_chat_error", "without `reactive`, nothing is classified"
     assert why in str(error)
     assert (context.request_id, context.stage, context.messages_persisted) == (id, stage, True)
-    assert (context.classification, before) == (None, context)
+    assert context.classification is None
     (event,) = failed
-    assert (event.request_id, event.stage) == (id, stage)
+    assert (event.request_id, event.stage, event.messages_persisted) == (id, stage, True)
 
 
 async def test_what_was_said_is_durable_before_anybody_is_told_of_the_failure(
@@ -166,19 +167,19 @@ def cancelled(_: Any) -> None:
 
 
 SECRET = "ValueError: the secret is 42"
-SAID: dict[str, tuple[Callable[[Exception], Any], str, str]] = {
-    # what the hook returns, what is shown, and what is stored
-    "the error itself": (lambda error: error, GENERIC, SECRET),
-    "nothing": (lambda _: None, GENERIC, SECRET),
-    "a text": (lambda _: "Sorry.", "Sorry.", "Sorry."),
-    "another error": (lambda _: OSError("Try again."), "Try again.", "OSError: Try again."),
-    "an error without a text": (lambda _: OSError(), GENERIC, "OSError: "),
-    "a text that no store takes": (lambda _: "a\0b \ud83d", "a\ufffdb \ufffd", "a\ufffdb \ufffd"),
-    "a number": (lambda _: 5, "5", "5"),
-    "later": (later, "Later.", "Later."),
-    "an error that has no words": (lambda _: Rude(), GENERIC, SECRET),
-    "an error of its own": (lambda _: {}["a private key"], GENERIC, SECRET),
-    "a cancellation of its own": (cancelled, GENERIC, SECRET),
+SAID: dict[str, tuple[Callable[[Exception], Any], str]] = {
+    # what the hook returns, and what everybody gets
+    "the error itself": (lambda error: error, GENERIC),
+    "nothing": (lambda _: None, GENERIC),
+    "a text": (lambda _: "Sorry.", "Sorry."),
+    "another error": (lambda _: OSError("Try again."), "Try again."),
+    "an error without a text": (lambda _: OSError(), GENERIC),
+    "a text that no store takes": (lambda _: "a\0b \ud83d", "a\ufffdb \ufffd"),
+    "a number": (lambda _: 5, "5"),
+    "later": (later, "Later."),
+    "an error that has no words": (lambda _: Rude(), GENERIC),
+    "an error of its own": (lambda _: {}["a private key"], GENERIC),
+    "a cancellation of its own": (cancelled, GENERIC),
 }
 
 
@@ -186,7 +187,7 @@ SAID: dict[str, tuple[Callable[[Exception], Any], str, str]] = {
 async def test_users_are_shown_what_the_hook_says_and_nothing_that_it_did_not_mean_to_say(
     store_url: str, what: str
 ) -> None:
-    says, shown, stored = SAID[what]
+    says, shown = SAID[what]
     calls: list[Any] = []
 
     def before_turn(self: Any, context: Any) -> None:
@@ -202,8 +203,9 @@ async def test_users_are_shown_what_the_hook_says_and_nothing_that_it_did_not_me
         chunks = [chunk async for _, chunk in a.resume_stream(first.id)]
         found = await a.inspect_submission(first.id)
         assert said(await a.get_messages()) == ["user: u1", "user: u2", "assistant: Hello"]
+        assert (await reasons(host))[0] == SECRET
     assert chunks == [{"type": "error", "errorText": shown}]
-    assert (found.status, found.error) == ("error", stored)
+    assert (found.status, found.error) == ("error", shown)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +221,8 @@ async def test_only_an_overflow_is_passed_on_as_what_it_was_classified_as(
     sqlite_url: str, kind: Any, told: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = answering(Step.fails("context_overflow"), "Next")
-    Judging = judged(lambda error: error, model=model, kind=kind)
+    overflow = ContextOverflow(reactive=True)
+    Judging = judged(lambda error: error, model=model, kind=kind, context_overflow=overflow)
     async with hosting(Judging, url=sqlite_url) as host:
         a = host.get(Judging, "a")
         turn = await a.save_messages("u1")
@@ -231,6 +234,163 @@ async def test_only_an_overflow_is_passed_on_as_what_it_was_classified_as(
     logged = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
     raised = "Judging/a: classify_chat_error raised"
     assert (raised in logged) == isinstance(kind, BaseException)
+
+
+async def test_an_error_is_classified_once_and_only_if_overflows_are_handled(
+    sqlite_url: str,
+) -> None:
+    for overflow, times in (
+        (ContextOverflow(), 0),
+        (ContextOverflow(reactive=True), 1),
+        (ContextOverflow(reactive=True, max_retries=0), 1),
+    ):
+        model = answering(SO_FAR + Step.fails("rejected"))
+        Judging = judged(lambda error: error, model=model, context_overflow=overflow)
+        async with hosting(Judging, url=sqlite_url) as host:
+            assert (await host.get(Judging, str(overflow)).save_messages("u1")).status == "error"
+        assert [what for what, *_ in Judging.log] == ["classify"] * times + ["on_chat_error"]
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_the_bundled_classifier_s_verdict_is_passed_on(sqlite_url: str, retries: int) -> None:
+    contexts: list[Any] = []
+
+    class Bundled(Think):
+        model = answering(Step.fails("context_overflow"))
+        context_overflow = ContextOverflow(reactive=True, max_retries=retries)
+
+        def on_chat_error(self, error: Exception, context: Any) -> Any:
+            contexts.append(context)
+
+    async with hosting(Bundled, url=sqlite_url) as host:
+        turn = await host.get(Bundled, "a").save_messages("u1")
+    assert turn.error == "The conversation is too long for the model."
+    assert [context.classification for context in contexts] == ["context_overflow"]
+
+
+@pytest.mark.invariant("C9")
+async def test_everybody_gets_the_text_of_the_hook_and_nothing_else(store_url: str) -> None:
+    class Answered(Judged):
+        model = answering(SO_FAR + Step.fails("rejected"))
+        results: list[Any] = []
+
+        def on_chat_error(self, error: Exception, context: Any) -> Any:
+            return RuntimeError("Please try again.")
+
+        def on_chat_response(self, result: Any) -> None:
+            self.results.append(result)
+
+    async with hosting(Answered, url=store_url) as host:
+        a = host.get(Answered, "a")
+        chunks = [chunk async for chunk in a.stream("u1")]
+        turn = await a.save_messages("u2")
+        caller = Caller()
+        await a.chat("u3", caller)
+        submitted = await a.submit_messages("u4")
+        await host.until_settled()
+    async with hosting(Answered, url=store_url, life="2") as host:
+        found = await host.get(Answered, "a").inspect_submission(submitted.id)
+        assert all("rejected" in str(reason) for reason in await reasons(host))
+    assert chunks[-1] == {"type": "error", "errorText": "Please try again."}
+    assert (turn.status, turn.error) == ("error", "Please try again.")
+    assert caller.errors == ["Please try again."]
+    assert (found.status, found.error) == ("error", "Please try again.")
+    assert [result.error for result in Answered.results] == ["Please try again."] * 4
+
+
+class Caller:
+    """Notes what it is told of an error."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def on_event(self, chunk: str) -> None: ...
+
+    def on_error(self, error: str) -> None:
+        self.errors.append(error)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("partial", [True, False])
+async def test_the_hook_sees_the_partial_answer_in_the_conversation(
+    store_url: str, partial: bool, is_async: bool
+) -> None:
+    seen: list[list[str]] = []
+
+    def look(self: Any, error: Exception, context: Any) -> Any:
+        seen.append(said(self.messages))
+        return error
+
+    async def look_later(self: Any, error: Exception, context: Any) -> Any:
+        await asyncio.sleep(1)
+        seen.append(said(await self.get_messages()))
+        await self.add_messages("a note")
+        seen.append(said(self.messages))
+        return error
+
+    fails = Step.fails("rejected")
+    members: dict[str, Any] = {"model": answering(SO_FAR + fails if partial else fails)}
+    Judging = judged(None, on_chat_error=look_later if is_async else look, **members)
+    async with hosting(Judging, url=store_url) as host:
+        a = host.get(Judging, "a")
+        await a.save_messages("u1")
+        stored = said(await a.get_messages())
+    answer = ["assistant: So far "] if partial else []
+    note = ["user: a note"] if is_async else []
+    assert seen[0] == ["user: u1", *answer]
+    assert seen[-1] == stored == ["user: u1", *answer, *note]
+
+
+async def test_the_hook_sees_what_an_interrupted_turn_has_said(store_url: str) -> None:
+    seen: list[Any] = []
+
+    def on_chat_error(self: Any, error: Exception, context: Any) -> Any:
+        seen.append((said(self.messages), context.stage, context.messages_persisted))
+
+    Judging = judged(None, model=answering(SO_FAR + Step.stalls()), on_chat_error=on_chat_error)
+    async with hosting(Judging, url=store_url, shutdown_timeout=0) as host:
+        await host.get(Judging, "a").submit_messages("u1")
+        await asyncio.sleep(1)
+    async with hosting(Judging, url=store_url, life="2") as host:
+        failed = listen(host, ChatRequestFailed)
+        await host.until_settled()
+        stored = said(await host.get(Judging, "a").get_messages())
+    assert seen == [(stored, "recovery", True)]
+    assert stored == ["user: u1", "assistant: So far "]
+    assert [(event.stage, event.messages_persisted) for event in failed] == [("recovery", True)]
+
+
+@pytest.mark.parametrize("what", ["the function", "the function is lost", "hydrate_messages"])
+async def test_failures_before_the_model_is_asked_have_stages_of_their_own(
+    sqlite_url: str, what: str
+) -> None:
+    stage, is_persisted = {
+        "the function": ("persist", False),
+        "the function is lost": ("recovery", False),
+        "hydrate_messages": ("transcript", True),
+    }[what]
+    members = {"hydrate_messages": broken} if what == "hydrate_messages" else {}
+    Judging = judged(lambda _: "Sorry.", **members)
+    async with hosting(Judging, url=sqlite_url) as host:
+        failed = listen(host, ChatRequestFailed)
+        a = host.get(Judging, "a")
+        if what == "the function is lost":
+            await a.get_messages()
+            agent_of(host, Judging)._turns.composing = Forgetful()
+        turn = await a.save_messages("u1" if members else broken)
+        stored = said(await a.get_messages())
+    assert (turn.status, turn.error) == ("error", "Sorry.")
+    ((_, _, context),) = Judging.log
+    assert (context.stage, context.messages_persisted) == (stage, is_persisted)
+    assert context.request_id == turn.request_id
+    assert bool(stored) == is_persisted, "it is true"
+    assert [(e.stage, e.messages_persisted) for e in failed] == [(stage, is_persisted)]
+
+
+class Forgetful(dict[str, Any]):
+    """As in a process that did not accept the request."""
+
+    def __setitem__(self, key: str, value: Any) -> None: ...
 
 
 @pytest.mark.parametrize("what", ["the tools of a turn", "before_turn", "before_step", "nothing"])
@@ -252,6 +412,6 @@ async def test_a_toolset_is_left_as_often_as_it_is_entered_whatever_fails(
     members = FAILURES[what][0] if what in FAILURES else configured(tools={"more": look})
     Judging = judged(lambda error: error, get_tools=lambda _: toolset, **members)
     async with hosting(Judging, url=sqlite_url) as host:
-        turn = await host.get(Judging, "a").save_messages("u1")
+        await host.get(Judging, "a").save_messages("u1")
+        assert (FAILURES[what][2] if what in FAILURES else "") in ((await reasons(host))[0] or "")
     assert toolset.entered == 0
-    assert (FAILURES[what][2] if what in FAILURES else "") in (turn.error or "")

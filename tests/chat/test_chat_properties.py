@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conversation import agent_of
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import StreamedResponse
@@ -241,13 +241,7 @@ LIVES = st.lists(st.tuples(st.lists(TOGETHER, max_size=6), DEATHS), min_size=1, 
 
 
 @pytest.mark.invariant("D1")
-@settings(
-    max_examples=120,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+@settings(max_examples=120)
 @given(lives=LIVES)
 def test_any_order_of_everything(lives: list[tuple[list[Together], Death | None]]) -> None:
     world = World()

@@ -19,7 +19,7 @@ from interacting import (
     states,
 )
 
-from outlast import Think, ToolCall, tool
+from outlast import Think, ToolCall, ToolError, tool
 from outlast.core import json
 from outlast.testing import ScriptedModel, Step
 from support import hosting
@@ -237,7 +237,7 @@ async def test_an_executor_runs_the_clients_tools_in_the_turn(
     def run(call: ToolCall) -> Any:
         seen.append(call)
         if call.tool_name == "pick":
-            raise ValueError("nothing to pick")
+            raise ToolError("nothing to pick")
         return {"lat": 1}
 
     async def run_later(call: ToolCall) -> Any:

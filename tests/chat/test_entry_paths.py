@@ -13,6 +13,7 @@ from conversation import (
     counts,
     inbox,
     leftovers,
+    reasons,
     rows,
     said,
     talker,
@@ -225,7 +226,7 @@ async def test_a_failing_turn_is_an_error_whichever_way_it_was_started(store_url
             await a.run_turn("u4"),
         ):
             assert turn.status == "error"
-            assert "rejected" in turn.error
+            assert turn.error == "The model did not accept the request."
             assert turn.message.text.startswith("so far")
         submitted = await a.submit_messages("u5")
         await host.until_settled()
@@ -292,7 +293,7 @@ async def test_saying_nothing_asks_the_model_nothing(store_url: str) -> None:
         assert (await a.run_turn([])).status == "skipped"
         ear = Ear()
         await a.chat([], ear)
-        assert ear.heard[1:] == ["done"]
+        assert ear.heard[1:] == [("error", "The turn was skipped: there was nothing to answer")]
         assert len(model.requests) == 1
         assert await a.add_messages([]) == []
         assert len(await a.get_messages()) == 2
@@ -396,7 +397,7 @@ async def test_an_agent_without_a_model_says_so_in_its_turns(store_url: str) -> 
     async with hosting(Blank, url=store_url) as host:
         turn = await host.get(Blank, "a").save_messages("Hi")
         assert turn.status == "error"
-        assert "Blank has no model" in (turn.error or "")
+        assert "Blank has no model" in (await reasons(host))[0]
         chunks = [chunk async for chunk in host.get(Blank, "a").stream("Hi")]
         assert chunks == [{"type": "error", "errorText": "An error occurred."}]
 

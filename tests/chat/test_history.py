@@ -98,7 +98,7 @@ def test_a_rebuilt_answer_is_the_live_one(name: str) -> None:
 
 @pytest.mark.invariant("E20")
 @given(st.lists(st.sampled_from(sorted(SCRIPTS)), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_several_steps_become_the_alternation_that_they_were(names: list[str]) -> None:
     encoder = Encoder()
     chunks = [encoder.start("m1")]
@@ -458,7 +458,7 @@ MESSAGES = JSON | st.fixed_dictionaries(
 
 
 @given(st.lists(MESSAGES, max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_stored_garbage_raises(messages: list[Any]) -> None:
     before = copy.deepcopy(messages)
     history = to_model_messages(shortened(messages))
@@ -483,7 +483,7 @@ def dumped(messages: list[Any]) -> str:
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=9), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_cache_changes_nothing(messages: list[Any], growth: int) -> None:
     cache = HistoryCache()
     for end in range(max(0, len(messages) - growth), len(messages) + 1):
@@ -542,7 +542,7 @@ def test_older_messages_are_shortened_for_the_model_only() -> None:
 
 
 @given(JSON | st.text(min_size=100, max_size=300), st.integers(60, 200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_is_shortened_is_never_longer_and_keeps_its_shape(value: Any, budget: int) -> None:
     def size(of: Any) -> int:
         return len(of) if isinstance(of, str) else len(json.dumps(of, ensure_ascii=False))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conversation import answering
 
-from outlast import Allow, Block, Substitute, Think, tool
+from outlast import Allow, Block, Substitute, Think, ToolError, tool
 from outlast.testing import Step
 from support import hosting
 
@@ -37,7 +37,7 @@ class Judge(Think):
     @tool
     async def fail(self) -> None:
         await asyncio.sleep(3)
-        raise ValueError("the disk is full")
+        raise ToolError("The disk is full.")
 
     @tool
     async def watch(self, times: int) -> Any:
@@ -62,13 +62,24 @@ DECISIONS: dict[str, tuple[Any, Step, list[str], Any, str | None, float]] = {
     "nothing": (None, AT_L, ["l"], "seen l", None, 2000),
     "allow": (Allow(), AT_L, ["l"], "seen l", None, 2000),
     "allow something else": (Allow({"at": "r"}), AT_L, ["r"], "seen r", None, 1000),
+    "allow in a dict": ({"action": "allow"}, AT_L, ["l"], "seen l", None, 2000),
+    "allow something else in a dict": (
+        {"action": "allow", "input": {"at": "r"}},
+        AT_L,
+        ["r"],
+        "seen r",
+        None,
+        1000,
+    ),
+    "block in a dict": ({"action": "block", "reason": "no"}, AT_L, [], "no", None, 0),
+    "substitute in a dict": ({"action": "substitute", "output": [1]}, AT_L, [], [1], None, 0),
     "allow what does not fit": (Allow({"at": 5}), AT_L, [], None, "do not fit", 0),
     "block": (Block("no looking"), AT_L, [], "no looking", None, 0),
     "block without a reason": (Block(), AT_L, [], "This call was not allowed.", None, 0),
     "substitute": (Substitute({"cached": [1]}), AT_L, [], {"cached": [1]}, None, 0),
     "substitute nothing": (Substitute(None), AT_L, [], None, None, 0),
     "substitute what cannot be stored": (Substitute(object()), AT_L, [], None, "stored", 0),
-    "let it fail": (None, Step.calls("fail"), [], None, "ValueError: the disk is full", 3000),
+    "let it fail": (None, Step.calls("fail"), [], None, "The disk is full.", 3000),
     "block what would fail": (Block("no"), Step.calls("fail"), [], "no", None, 0),
     "an unknown tool": (Block("no"), Step.calls("guess"), [], None, "There is no tool", 0),
 }
@@ -87,7 +98,7 @@ async def test_what_is_decided_about_a_call_is_what_the_model_and_the_hook_behin
     assert Deciding.looked == looked
     (told,) = Deciding.calls
     assert (told.success, told.output) == (error is None, output)
-    assert (error or "") in (told.error or "")
+    assert (error or "") in str(told.error or "")
     assert (told.error is None) == (error is None)
     assert took <= told.duration_ms < took + 100
     part = next(part for part in turn.message.parts if part["type"].startswith("tool-"))

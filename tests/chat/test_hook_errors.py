@@ -13,6 +13,7 @@ from conversation import (
     answering,
     inbox,
     leftovers,
+    reasons,
     rows,
     said,
     talker,
@@ -20,7 +21,7 @@ from conversation import (
     until_running,
 )
 
-from outlast import ActivationFailed, Allow, Think, TurnConfig, tool
+from outlast import ActivationFailed, Allow, ContextOverflow, Think, TurnConfig, tool
 from outlast.testing import Step
 from support import forever, hosting
 
@@ -90,7 +91,9 @@ def troubled(hook: str, does: Any, *answers: Any, times: int | None = None) -> t
         found = does(told)
         return await found if asyncio.iscoroutine(found) else found
 
-    members = {"hook": hook, "does": done, "times": times, "errors": []}
+    members: dict[str, Any] = {"hook": hook, "does": done, "times": times, "errors": []}
+    if hook == "classify_chat_error":
+        members["context_overflow"] = ContextOverflow(reactive=True)
     return type("Agitated", (Troubled,), {"model": answering(*answers), **members})
 
 
@@ -117,8 +120,9 @@ async def test_a_hook_that_prepares_and_raises_ends_its_turn_and_no_other(
         a = host.get(Agitated, "a")
         first, second = await asyncio.gather(a.save_messages("u1"), a.save_messages("u2"))
         assert (first.status, first.message) == ("error", None)
+        assert first.error == "An error occurred."
         expected = "no idea" if isinstance(error, Exception) else "was cancelled"
-        assert expected in first.error
+        assert expected in (await reasons(host))[0]
         assert (second.status, second.message.text) == ("completed", "Let me look. I see.")
         assert said(await a.get_messages())[:2] == ["user: u1", "user: u2"]
         stage = "turn" if hook == "before_turn" else "stream"
@@ -135,7 +139,8 @@ async def test_a_later_step_that_cannot_be_prepared_leaves_what_was_said(store_u
     Agitated = troubled("before_step", does, LOOK, "I see.")
     async with hosting(Agitated, url=store_url) as host:
         turn = await host.get(Agitated, "a").save_messages("u1")
-    assert (turn.status, turn.error) == ("error", "ValueError: no idea")
+        assert await reasons(host) == ["ValueError: no idea"]
+    assert (turn.status, turn.error) == ("error", "An error occurred.")
     assert turn.message.text == "Let me look. "
     (part,) = [part for part in turn.message.parts if part["type"] == "tool-look"]
     assert part["output"] == "seen l"
@@ -158,8 +163,7 @@ async def test_a_hook_that_raises_about_a_call_is_a_result_that_the_model_reads(
     assert (turn.status, turn.message.text) == ("completed", "Let me look. I see.")
     left, right = [part for part in turn.message.parts if part["type"] == "tool-look"]
     assert left["state"] == "output-error"
-    if isinstance(error, Exception):
-        assert left["errorText"] == "ValueError: no idea"
+    assert left["errorText"].startswith("The tool failed. (error_")
     assert right["output"] == "seen r"
     assert Agitated.errors == []
 
@@ -216,18 +220,46 @@ async def test_what_no_hook_may_return_is_said_to_be_so(
     Agitated = troubled(hook, lambda _: nonsense, LOOK, "I see.")
     async with hosting(Agitated, url=sqlite_url) as host:
         turn = await host.get(Agitated, "a").save_messages("u1")
-    may = "Allow, Block, Substitute or None"
-    may = {"before_turn": "a TurnConfig or None", "before_step": "a StepConfig or None"}.get(
-        hook, may
-    )
-    error = f"TypeError: {hook} returns {may}, not {nonsense!r}"
+        (reason,) = await reasons(host)
     if hook == "before_tool_call":
-        assert turn.status == "completed"
-        (part,) = [part for part in turn.message.parts if part["type"] == "tool-look"]
-        assert part["errorText"] == error
+        assert reason.startswith("InvalidDecision: before_tool_call must return Allow, Block")
+        assert reason.endswith(f"or None, got {nonsense!r}")
+        assert turn.message.text == "Let me look. "
     else:
-        assert (turn.status, turn.error, turn.message) == ("error", error, None)
-        assert Agitated.errors == [("turn" if hook == "before_turn" else "stream", turn.request_id)]
+        may = "a TurnConfig or None" if hook == "before_turn" else "a StepConfig or None"
+        assert reason == f"TypeError: {hook} returns {may}, not {nonsense!r}"
+        assert turn.message is None
+    assert (turn.status, turn.error) == ("error", "An error occurred.")
+    assert Agitated.errors == [("turn" if hook == "before_turn" else "stream", turn.request_id)]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"action": "deny"},
+        {"action": "allow", "output": 1},
+        {"action": "allow", "input": "at"},
+        {"action": "block", "why": "no"},
+        {"action": "substitute"},
+        {"action": ["allow"]},
+        {"reason": "no"},
+    ],
+)
+async def test_a_dict_that_is_no_decision_ends_the_turn_once_the_other_calls_are_stored(
+    sqlite_url: str, nonsense: Any
+) -> None:
+    def does(context: Any) -> Any:
+        return nonsense if context.input["at"] == "l" else None
+
+    Agitated = troubled("before_tool_call", does, BOTH, "I see.")
+    async with hosting(Agitated, url=sqlite_url) as host:
+        turn = await host.get(Agitated, "a").save_messages("u1")
+        assert (await reasons(host))[0].startswith("InvalidDecision: ")
+        assert await rows(host, "calls", "state") == [("done",)]
+    left, right = [part for part in turn.message.parts if part["type"] == "tool-look"]
+    assert (turn.status, turn.error) == ("error", "An error occurred.")
+    assert (left["state"], right["output"]) == ("output-error", "seen r")
+    assert len(Agitated.model.requests) == 1
 
 
 @pytest.mark.parametrize("nonsense", [5, "at", ["at"], [1, 2]])
@@ -235,9 +267,8 @@ async def test_an_input_that_is_none_is_said_to_be_so(sqlite_url: str, nonsense:
     Agitated = troubled("before_tool_call", lambda _: Allow(nonsense), LOOK, "I see.")
     async with hosting(Agitated, url=sqlite_url) as host:
         turn = await host.get(Agitated, "a").save_messages("u1")
-    assert turn.status == "completed"
-    (part,) = [part for part in turn.message.parts if part["type"] == "tool-look"]
-    assert f"input is an object, not {nonsense!r}" in part["errorText"]
+        assert f"Allow(input=) must be a dict, got {nonsense!r}" in (await reasons(host))[0]
+    assert turn.status == "error"
 
 
 # --- taking time ---------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,19 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic_ai import InstrumentationSettings
-from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
+from pydantic_ai.messages import (
+    Citation,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ThinkingPart,
+    ToolReturnPart,
+    WebCitationSource,
+)
 from pydantic_ai.usage import UsageLimits
 
-from outlast import Agent, Session, StepConfig, Think, TurnConfig, has_tool_call, tool
+from outlast import Agent, Session, StepConfig, Think, ToolCall, TurnConfig, has_tool_call, tool
 from outlast.core import json
 from outlast.testing import ScriptedModel, Step
 from support import hosting
@@ -252,8 +262,8 @@ OF_A_TURN: dict[str, tuple[Any, Callable[[Seen], bool]]] = {
         InstrumentationSettings(tracer_provider=TRACED),
         lambda s: len(SPANS.get_finished_spans()) == len(s.requests),
     ),
-    "usage_limits": (UsageLimits(request_limit=1), lambda s: "limit" in (s.turn.error or "")),
-    "chat_stream_stall_timeout": (0.05, lambda s: "sent nothing" in (s.turn.error or "")),
+    "usage_limits": (UsageLimits(request_limit=1), lambda s: s.turn.status == "error"),
+    "chat_stream_stall_timeout": (0.05, lambda s: "stopped answering" in (s.turn.error or "")),
 }
 
 
@@ -292,10 +302,11 @@ OF_A_STEP: dict[str, tuple[Any, Callable[[Any, Any], bool]]] = {
 }
 
 
-@pytest.mark.parametrize("field", [each.name for each in dataclasses.fields(StepConfig)])
+@pytest.mark.parametrize("field", OF_A_STEP)
 async def test_every_field_of_a_step_s_config_has_its_effect_on_that_step_alone(
     sqlite_url: str, field: str
 ) -> None:
+    assert OF_A_STEP.keys() | {"context"} == {each.name for each in dataclasses.fields(StepConfig)}
     value, has_effect = OF_A_STEP[field]
     model = ScriptedModel(AT_L, AT_L, AT_L, "I see.")
     done: list[Any] = []
@@ -319,6 +330,99 @@ async def test_every_field_of_a_step_s_config_has_its_effect_on_that_step_alone(
         requests.insert(1, value.requests.pop())
     found = [has_effect(*each) for each in zip(requests, done, strict=True)]
     assert found == [False, True, False, False]
+
+
+async def test_the_context_of_a_step_reaches_its_tools_and_hooks_and_those_of_later_steps(
+    sqlite_url: str,
+) -> None:
+    seen: list[Any] = []
+
+    class Tenant(Think):
+        model = ScriptedModel(Step.calls("look"), Step.calls("look"), Step.calls("look"), "I see.")
+
+        @tool(effect="read")
+        async def look(self, call: ToolCall) -> str:
+            seen.append(("tool", call.context))
+            return "seen"
+
+        def before_step(self, context: Any) -> StepConfig | None:
+            seen.append(("before_step", context.context))
+            given = {1: {"tenant": "t1"}, 2: {"tenant": "t2"}}.get(context.step_number)
+            return None if given is None else StepConfig(context=given)
+
+        def before_tool_call(self, context: Any) -> None:
+            seen.append(("before_tool_call", context.context))
+
+        def after_tool_call(self, context: Any) -> None:
+            seen.append(("after_tool_call", context.context))
+
+        def on_step_finish(self, context: Any) -> None:
+            seen.append(("on_step_finish", context.context))
+
+    async with hosting(Tenant, url=sqlite_url) as host:
+        await host.get(Tenant, "a").save_messages("u1")
+        first, seen = seen, []
+        await host.get(Tenant, "a").save_messages("u2")
+    assert seen == first, "it ends with its turn"
+    t1, t2 = {"tenant": "t1"}, {"tenant": "t2"}
+    by_hook = {name: [value for each, value in seen if each == name] for name, _ in seen}
+    for name in ("tool", "before_tool_call", "after_tool_call"):
+        assert by_hook[name] == [None, t1, t2]
+    assert by_hook["before_step"] == [None, None, t1, t2]
+    assert by_hook["on_step_finish"] == [None, t1, t2, t2]
+
+
+async def test_a_step_s_record_holds_its_request_and_what_the_model_cites(sqlite_url: str) -> None:
+    done: list[Any] = []
+
+    class Recording(Looking):
+        model = answering(Step.reasoning("Hm.") + AT_L, "I see.")
+
+        def on_step_finish(self, context: Any) -> None:
+            done.append(context)
+
+    async with hosting(Recording, url=sqlite_url) as host:
+        await host.get(Recording, "a").save_messages("u1")
+    one, two = done
+    (thought,) = one.reasoning
+    assert isinstance(thought, ThinkingPart)
+    assert (thought.content, one.reasoning_text, list(two.reasoning)) == ("Hm.", "Hm.", [])
+    assert [message.kind for message in one.request.messages] == ["request"]
+    assert [message.kind for message in two.request.messages] == ["request", "response", "request"]
+    assert {each.name for each in one.request.parameters.function_tools} == {"look", "erase"}
+    assert one.request.instructions == Recording.model.requests[0].instructions
+    assert (list(one.sources), list(one.warnings)) == ([], [])
+
+    page, other = (WebCitationSource(url=f"https://example.org/{n}") for n in (1, 2))
+    texts = [
+        TextPart("a", citations=[Citation([page]), Citation([other, page])]),
+        TextPart("b", citations=[Citation([page])]),
+    ]
+    response = ModelResponse(parts=texts, provider_details={"warnings": ["top_k is ignored"]})
+    cited = dataclasses.replace(one, response=response)
+    assert cited.sources == [page, other]
+    assert cited.warnings == ["top_k is ignored"]
+
+
+async def test_something_can_be_stashed_in_on_chunk(
+    store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stashing(Think):
+        model = answering(Step.text("one two ", delay=0.1) + Step.stalls(100) + "three")
+
+        async def on_chunk(self, context: Any) -> None:
+            await self.stash({"seq": context.seq})
+
+    async with hosting(Stashing, url=store_url) as host:
+        waiting = asyncio.create_task(host.get(Stashing, "a").save_messages("u1"))
+        await asyncio.sleep(10)
+        ((stash,),) = await rows(host, "incidents", "stash")
+        chunks = sum(count for (count,) in await rows(host, "streams", "count"))
+        assert json.decode(stash) == {"seq": chunks - 1}
+        assert (await waiting).status == "completed"
+        await host.until_settled()
+        assert await rows(host, "incidents", "stash") == []
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 @pytest.mark.parametrize("of", ["turn", "step"])
@@ -403,7 +507,7 @@ async def test_the_hooks_of_a_step_are_told_what_there_is_to_know(store_url: str
     assert [call.step_number for call in told["after_tool_call"]] == [0, 1]
 
     one, two = told["on_step_finish"]
-    assert (one.text, one.reasoning, one.finish_reason) == ("Let me look.", "Hm.", "tool_call")
+    assert (one.text, one.reasoning_text, one.finish_reason) == ("Let me look.", "Hm.", "tool_call")
     assert one.usage.input_tokens > 0
     assert [call.tool_name for call in two.tool_calls] == ["look", "pick"]
     looked, picked = two.tool_results

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from conversation import agent_of, rows
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from interacting import LOCATE
 from pydantic_ai.messages import ModelMessage
@@ -414,25 +414,15 @@ def lives(kinds: tuple[str, ...]) -> st.SearchStrategy[Lives]:
     return st.lists(st.tuples(st.lists(together, max_size=7), DEATHS), min_size=1, max_size=3)
 
 
-def examples(number: int) -> Any:
-    return settings(
-        max_examples=number,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
-
-
 @pytest.mark.invariant("I1", "J1", "J2", "J3", "J4", "J7")
-@examples(150)
+@settings(max_examples=150)
 @given(given_lives=lives((*ANSWERS, "wait", "wait")))
 def test_any_order_of_questions_and_answers(given_lives: Lives) -> None:
     run(given_lives, is_exact=True)
 
 
 @pytest.mark.invariant("I1", "J1", "J3")
-@examples(150)
+@settings(max_examples=150)
 @given(given_lives=lives((*ANSWERS, *CHANGES, "wait")))
 def test_any_order_of_answers_and_second_thoughts(given_lives: Lives) -> None:
     run(given_lives, is_exact=False)

@@ -14,10 +14,13 @@ from outlast.chat.model_errors import (
     ModelFailed,
     ModelNotConfigured,
     ModelStalled,
+    UnknownModel,
     default_context_overflow_classifier,
     shown_to_users,
 )
 from outlast.chat.output import OutputInvalid
+from outlast.chat.taking_up import TurnInterrupted
+from outlast.core.errors import StoreUnavailable
 
 SECRET = "key sk-123 of org-7 at https://internal:8443"
 
@@ -46,8 +49,11 @@ def test_users_are_told_what_to_do_and_nothing_of_the_provider(kind: Any) -> Non
             "The conversation is too long for the model.",
         ),
         (ModelStalled(SECRET), "The model stopped answering. Please try again."),
-        (OutputInvalid("the answer is not a City"), "the answer is not a City"),
-        (ModelNotConfigured("Set the key."), "Set the key."),
+        (OutputInvalid(SECRET), "An error occurred."),
+        (ModelNotConfigured(SECRET), "The model is not available at the moment."),
+        (UnknownModel(SECRET), "The model is not available at the moment."),
+        (StoreUnavailable(SECRET), "An error occurred."),
+        (TurnInterrupted("The answer was interrupted."), "The answer was interrupted."),
         (OutlastError(), "An error occurred."),
         (ValueError(SECRET), "An error occurred."),
         (KeyboardInterrupt(), "An error occurred."),

@@ -103,7 +103,7 @@ MESSAGES = st.fixed_dictionaries(
 
 @pytest.mark.invariant("E20")
 @given(st.lists(MESSAGES, max_size=6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_conversation_makes_a_request_that_can_be_answered(stored: list[Any]) -> None:
     messages = sent(stored)
     first, last = messages[0], messages[-1]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from conversation import answering, rows, talker
-from interacting import calls, continuations, returned, states
+from interacting import calls, continuations, returned, schema, states
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
+from pydantic_ai.tools import ToolDefinition
 
 from outlast import Think, ToolCall, tool
 from outlast.chat.history import DENIED
@@ -79,7 +80,7 @@ async def test_a_call_of_which_nobody_can_say_whether_it_needs_one_does_not_run(
     async with hosting(Broken, url=store_url) as host:
         a = host.get(Broken, "a")
         assert (await a.save_messages("u1")).status == "completed"
-        assert "no idea" in returned(Broken.model)["pay"]
+        assert returned(Broken.model)["pay"].startswith("The tool failed. (error_")
 
 
 # --- tools of others -----------------------------------------------------------------------------
@@ -162,3 +163,74 @@ async def test_a_call_that_waits_once_more_after_its_approval_is_over(
         assert (len(model.requests), await continuations(host)) == (2, ["completed"])
         assert not await a.has_pending_interaction()
         assert await a.wait_until_stable(timeout=1)
+
+
+# --- tools that the client runs ------------------------------------------------------------------
+
+CAREFUL = {**schema("copy"), "needsApproval": True}
+DEFINITION = ToolDefinition(name="copy", kind="unapproved")
+
+
+@pytest.mark.parametrize("given", ["client", "agent", "definition"])
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_client_runs_its_tool_only_once_it_is_approved(
+    store_url: str, given: str, approved: bool
+) -> None:
+    Talker = talker(model := ScriptedModel(calls("copy"), "Done."))
+    if given != "client":
+        Talker.get_tools = lambda self: [CAREFUL if given == "agent" else DEFINITION]
+    async with hosting(Talker, url=store_url) as host:
+        a = host.get(Talker, "a")
+        await a.save_messages("u1", client_tools=[CAREFUL] if given == "client" else None)
+        assert await states(a) == {"copy": "approval-requested"}
+        assert not await a.add_tool_output("copy", "unasked")
+        assert await a.add_tool_approval("copy", approved)
+        if approved:
+            assert await states(a) == {"copy": "input-available"}  # now it is the client's
+            assert await continuations(host) == []
+            assert not await a.add_tool_approval("copy", False)
+            assert await a.add_tool_output("copy", "the text")
+        await a.wait_until_stable()
+        assert returned(model) == {"copy": "the text" if approved else DENIED}
+        assert await states(a) == {"copy": "output-available" if approved else "output-denied"}
+        assert await continuations(host) == ["completed"]
+
+
+async def test_an_approval_that_was_given_survives_the_process(store_url: str) -> None:
+    Talker = talker(ScriptedModel(calls("copy"), "Done.", by="turn"))
+    async with hosting(Talker, url=store_url) as host:
+        a = host.get(Talker, "a")
+        await a.save_messages("u1", client_tools=[CAREFUL])
+        await a.add_tool_approval("copy", True)
+    async with hosting(Talker, url=store_url, life="2") as host:
+        a = host.get(Talker, "a")
+        assert await states(a) == {"copy": "input-available"}
+        assert await a.add_tool_output("copy", "the text")
+        await a.wait_until_stable()
+        assert await states(a) == {"copy": "output-available"}
+        assert (await a.get_messages())[-1].text == "Done."
+
+
+async def test_an_executor_is_not_called_before_an_approval(store_url: str) -> None:
+    Talker = talker(ScriptedModel(calls("copy"), "Done."))
+    called: list[str] = []
+
+    class Silent:
+        def on_event(self, chunk: str) -> None: ...
+
+    async with hosting(Talker, url=store_url) as host:
+        a = host.get(Talker, "a")
+        options: Any = {"client_tools": [CAREFUL], "executor": lambda call: called.append(call.id)}
+        await a.chat("u1", Silent(), **options)
+        assert await states(a) == {"copy": "approval-requested"}
+        assert called == []
+        await a.add_tool_approval("copy", True)
+        assert await states(a) == {"copy": "input-available"}
+
+
+async def test_an_approval_is_the_word_of_a_bool(sqlite_url: str) -> None:
+    Talker = talker(ScriptedModel("Hi."))
+    async with hosting(Talker, url=sqlite_url) as host:
+        wrong = {**schema("copy"), "needsApproval": "yes"}
+        with pytest.raises(ValueError, match="needsApproval of the client's tool 'copy'"):
+            await host.get(Talker, "a").save_messages("u1", client_tools=[wrong])

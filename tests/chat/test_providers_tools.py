@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tool_calls import call_parts, ledger, outcomes
 
+from loops import skip
 from outlast import Host, Think, TurnConfig, tool
 from providers.anthropic_messages import Anthropic
 from providers.dialect import Answer, Call, Dialect
@@ -50,8 +51,8 @@ class Assistant(Think):
     async def weather(self, city: str) -> str:
         """The weather in a city."""
         ran.append(city)
-        if city == "Rome":
-            await asyncio.sleep(0.05)  # the second result comes before the first one
+        while city == "Rome" and "Bonn" not in ran:  # whichever is called first, Rome comes second
+            await asyncio.sleep(0)
         return f"sunny in {city}"
 
     @tool(needs_approval=True)
@@ -334,6 +335,7 @@ async def test_a_refusal_after_tools_keeps_what_they_did(
 
 
 @pytest.mark.invariant("I1", "I8")
+@pytest.mark.skipped_time
 @pytest.mark.parametrize("end", ["error", "drop", "truncated", "hang"])
 @every_dialect
 async def test_an_answer_that_breaks_off_after_tools_keeps_what_they_did(
@@ -346,11 +348,15 @@ async def test_an_answer_that_breaks_off_after_tools_keeps_what_they_did(
         "truncated": stream(events),
         "hang": stream(events, "hang"),
     }
-    patience = 2 if end == "hang" else None
+    patience = 60 if end == "hang" else None
     async with talking(dialect, sqlite_url, chat_stream_stall_timeout=patience) as talk:
         talk.says(LOOK, broken[end])
         async with talk.hosted() as (_, a):
-            turn = await a.save_messages("u1")
+            asking = asyncio.create_task(a.save_messages("u1"))
+            if end == "hang":
+                await talk.server.is_hanging.wait()
+                skip(60)
+            turn = await asking
             assert (turn.status, turn.message.text) == ("error", "Let me see. Hello there.")
         await check_goes_on(talk, 3, "Let me see. Hello there.")
 

@@ -385,7 +385,7 @@ def is_sound(message: dict[str, Any]) -> bool:
 
 
 @given(st.lists(CHUNKS, max_size=25))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_comes_the_message_is_sound_and_can_be_cleaned(chunks: list[Any]) -> None:
     builder = MessageBuilder()
     for chunk in chunks:
@@ -400,7 +400,7 @@ def test_whatever_comes_the_message_is_sound_and_can_be_cleaned(chunks: list[Any
 
 
 @given(st.lists(JSON | st.fixed_dictionaries({"type": JSON, "state": JSON}), max_size=6), JSON)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_message_of_garbage_can_be_extended_and_cleaned(parts: list[Any], metadata: Any) -> None:
     stored = {"id": "m0", "role": "assistant", "parts": parts, "metadata": metadata}
     after = built([{"type": "start"}, STEP, *text("z", "on"), CALL, OUTPUT], stored)

@@ -250,7 +250,7 @@ async def test_a_tool_that_yields_and_then_fails_has_failed(store_url: str, coun
         a = host.get(counter, "a")
         told = results([chunk async for chunk in a.stream("u1")])
         assert told[:-1] == pieces(1, 2)
-        assert told[-1]["errorText"] == "ValueError: I cannot count that far"
+        assert told[-1]["errorText"].startswith("The tool failed. (error_")
         (part,) = call_parts((await a.get_messages())[1])
         assert part["state"] == "output-error"
         assert "output" not in part
@@ -379,6 +379,40 @@ async def test_a_huge_result_is_stored_whole_and_cut_for_the_model_when_it_is_ol
         (part,) = call_parts((await a.get_messages())[1])
         assert part["output"] == {"lines": lines, "next": None}
     check_requests(model)
+
+
+@pytest.mark.parametrize("effect", ["read", "once"])
+async def test_a_result_that_the_store_does_not_take_ends_its_call_with_an_error(
+    store_url: str, effect: Any
+) -> None:
+    """It left the stream without an end, and recovery ran the tool again and again."""
+    runs: list[int] = []
+
+    @tool(effect=effect)
+    async def fetch(size: int) -> str:
+        runs.append(size)
+        return "x" * size
+
+    sizes = [70 * 2**20, 40 * 2**20, 40 * 2**20]  # the last two do not fit into one message
+    calls = [Step.call("fetch", {"size": size}, id=f"c{n}") for n, size in enumerate(sizes)]
+    model = ScriptedModel(calls[0] + calls[1] + calls[2], "Read.")
+    Agent = talker(model, get_tools=lambda _: [fetch])
+    async with hosting(Agent, url=store_url) as host:
+        turn = await host.get(Agent, "a").save_messages("u1")
+        assert turn.status == "completed"
+        parts = call_parts(turn.message)
+        states = [part["state"] for part in parts]
+        assert states[0] == "output-error"
+        assert sorted(states[1:]) == ["output-available", "output-error"]
+        for part in parts:
+            if part["state"] == "output-error":
+                assert "has run, but its result cannot be stored" in part["errorText"]
+                assert "there is room for" in part["errorText"]
+        assert sorted(runs) == sorted(sizes)
+    model.answers[:] = ["Again."]
+    async with hosting(Agent, url=store_url, life="2") as host:
+        assert (await host.get(Agent, "a").save_messages("u2")).status == "completed"
+        assert sorted(runs) == sorted(sizes)
 
 
 # --- work for later ------------------------------------------------------------------------------

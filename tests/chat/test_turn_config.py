@@ -8,11 +8,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from conversation import agent_of, answering, asked, inbox, leftovers, said, talker
+from conversation import agent_of, answering, asked, inbox, leftovers, reasons, said, talker
 from pydantic import BaseModel
 from pydantic_ai.messages import ModelRequest
 
-from outlast import Think, TurnConfig, has_tool_call, step_count_is
+from outlast import (
+    ActivationFailed,
+    ContextOverflow,
+    ProactiveCompaction,
+    StepConfig,
+    Think,
+    TurnConfig,
+    has_tool_call,
+    step_count_is,
+)
 from outlast.chat.prompt import DEFAULT
 from outlast.testing import ScriptedModel, Step
 from support import hosting
@@ -91,7 +100,9 @@ async def test_a_turn_that_was_stopped_after_a_call_can_be_gone_on_with(store_ur
         assert isinstance(model.requests[1].messages[-1], ModelRequest)
 
 
-async def test_a_condition_that_raises_is_an_error_of_the_turn(sqlite_url: str) -> None:
+async def test_a_condition_that_raises_is_an_error_of_the_turn(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(steps: Any) -> bool:
         raise ValueError("no idea")
 
@@ -99,7 +110,8 @@ async def test_a_condition_that_raises_is_an_error_of_the_turn(sqlite_url: str) 
         ScriptedModel(*LOOKING), TurnConfig(stop_when=broken), get_tools=lambda _: [look]
     )
     turn = await one_turn(sqlite_url, Talker)
-    assert (turn.status, turn.error) == ("error", "ValueError: no idea")
+    assert (turn.status, turn.error) == ("error", "An error occurred.")
+    assert "failed: ValueError: no idea" in caplog.text
     assert [p["output"] for p in turn.message.parts if p["type"] == "tool-look"] == ["seen left"]
 
 
@@ -115,12 +127,12 @@ async def test_before_turn_may_be_a_plain_function(store_url: str) -> None:
 
 @pytest.mark.parametrize("nonsense", [5, "text", {"model": "x"}, [], False])
 async def test_before_turn_returning_nonsense_is_an_error_of_the_turn(
-    sqlite_url: str, nonsense: Any
+    sqlite_url: str, nonsense: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     Talker = configured(model := answering("Hello"), lambda _: nonsense)
     turn = await one_turn(sqlite_url, Talker)
     assert turn.status == "error"
-    assert "before_turn returns a TurnConfig or None" in turn.error
+    assert "before_turn returns a TurnConfig or None" in caplog.text
     assert model.requests == []
 
 
@@ -211,7 +223,6 @@ async def test_a_turn_without_settings_leaves_them_to_the_model(sqlite_url: str)
         (None, ["look", "act"]),
         (TurnConfig(active_tools=["act"]), ["act"]),
         (TurnConfig(active_tools=[]), []),
-        (TurnConfig(active_tools=["act", "unknown"]), ["act"]),
         (TurnConfig(tools={"more": act}), ["look", "act", "more"]),
         (TurnConfig(tools={"more": act}, active_tools=["more", "look"]), ["look", "more"]),
     ],
@@ -231,6 +242,74 @@ async def test_the_prompt_names_exactly_the_tools_that_are_offered(
         assert f"and no others: {', '.join(sorted(offered))}." in instructions
     else:
         assert "You have no tools in this turn" in instructions
+
+
+@pytest.mark.parametrize("where", ["the turn", "the step"])
+async def test_active_tools_that_do_not_exist_are_a_mistake(sqlite_url: str, where: str) -> None:
+    names = ["act", "lok"]
+    members: dict[str, Any] = {"get_tools": lambda _: [look, act]}
+    if where == "the step":
+        members["before_step"] = lambda *_: StepConfig(active_tools=names)
+    config = TurnConfig(active_tools=names) if where == "the turn" else None
+    Talker = configured(model := answering("Hello"), config, **members)
+    async with hosting(Talker, url=sqlite_url) as host:
+        turn = await host.get(Talker, "a").save_messages("u1")
+        (reason,) = await reasons(host)
+    assert turn.status == "error"
+    assert "does not have: 'lok'. It has: act, look." in str(reason)
+    assert model.requests == []
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, True, "3"])
+async def test_a_turn_has_at_least_one_step(sqlite_url: str, most: Any) -> None:
+    with pytest.raises(ValueError, match="max_steps must be an int of at least 1"):
+        TurnConfig(max_steps=most)
+    Talker = talker(answering("Hello"), max_steps=most)
+    async with hosting(Talker, url=sqlite_url) as host:
+        with pytest.raises(ActivationFailed, match="max_steps must be an int of at least 1"):
+            await host.get(Talker, "a").get_messages()
+
+
+@pytest.mark.parametrize("is_set_up", [True, False])
+@pytest.mark.parametrize("kind", ["reactive", "proactive", "off"])
+async def test_an_overflow_that_nothing_can_shorten_is_warned_of_at_the_start(
+    sqlite_url: str, kind: str, is_set_up: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    overflow = {
+        "reactive": ContextOverflow(reactive=True),
+        "proactive": ContextOverflow(proactive=ProactiveCompaction(max_input_tokens=1000)),
+        "off": ContextOverflow(),
+    }[kind]
+    members: dict[str, Any] = {"context_overflow": overflow}
+    if is_set_up:
+        members["configure_session"] = lambda _, session: session.on_compaction(lambda _: "short")
+    Talker = talker(answering("Hello"), **members)
+    async with hosting(Talker, url=sqlite_url) as host:
+        await host.get(Talker, "a").save_messages("u1")
+        await host.get(Talker, "a").save_messages("u2")
+    warned = [record for record in caplog.records if "no compaction is set" in record.getMessage()]
+    assert len(warned) == (0 if is_set_up or kind == "off" else 1)
+
+
+async def test_an_answer_that_is_continued_has_the_body_of_its_request(store_url: str) -> None:
+    bodies: list[Any] = []
+
+    def before_turn(self: Any, context: Any) -> None:
+        bodies.append(dict(context.body))
+
+    Talker = talker(answering("Hello"), before_turn=before_turn)
+    async with hosting(Talker, url=store_url) as host:
+        a = host.get(Talker, "a")
+        await a.save_messages("u1", body={"file": "a.py"})
+    async with hosting(Talker, url=store_url, life="2") as host:
+        a = host.get(Talker, "a")
+        await a.continue_last_turn()
+        await a.continue_last_turn()
+        await a.continue_last_turn(body={})
+        await a.continue_last_turn(body={"file": "b.py"})
+        await a.continue_last_turn()
+    first, other = {"file": "a.py"}, {"file": "b.py"}
+    assert bodies == [first, first, first, {}, other, other]
 
 
 async def test_a_tool_that_is_not_active_cannot_be_called(sqlite_url: str) -> None:
@@ -365,7 +444,7 @@ async def test_an_answer_that_is_not_of_the_type_is_an_error_and_is_kept(
         a = host.get(Talker, "a")
         turn = await a.save_messages("u1")
         assert (turn.status, turn.output) == ("error", None)
-        assert "the answer is not a City" in turn.error
+        assert "the answer is not a City" in (await reasons(host))[0]
         assert (await a.get_messages())[0].text == "u1"
         if text:
             assert (await a.get_messages())[1].text == text

@@ -13,6 +13,7 @@ from conversation import (
     counts,
     inbox,
     leftovers,
+    reasons,
     rows,
     said,
     talker,
@@ -265,7 +266,8 @@ async def test_a_turn_that_fails_leaves_its_message_and_does_not_hold_up_the_nex
         first, second = await asyncio.gather(
             a.save_messages("u1", body={"bad": True}), a.save_messages("u2")
         )
-        assert (first.status, first.error) == ("error", "ValueError: no, thank you")
+        assert (first.status, first.error) == ("error", "An error occurred.")
+        assert (await reasons(host))[0] == "ValueError: no, thank you"
         assert (first.message, second.status) == (None, "completed")
         assert said(await a.get_messages()) == ["user: u1", "user: u2", "assistant: Hello"]
     async with hosting(Picky, url=store_url, life="2") as host:

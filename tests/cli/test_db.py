@@ -140,6 +140,23 @@ async def test_postgresql_is_backed_up_by_its_own_tool_or_as_a_file(postgres_url
     assert "outlast db copy" in refused.err
 
 
+async def test_a_trailing_slash_is_a_folder_which_is_made(sqlite_url: str, tmp_path: Path) -> None:
+    await fill(sqlite_url)
+    name = sqlite_url.rpartition("/")[2]
+    for target in (f"{tmp_path}/backups/", f"{tmp_path}/a/b/", f"{tmp_path}/c/d.db"):
+        made = await beside("db", "backup", target, "--store", sqlite_url, "--json")
+        expected = f"{target}{name}" if target.endswith("/") else target
+        assert (made.code, made.json["file"]) == (0, expected), made.err
+        assert await everything(f"sqlite:///{expected}") == await everything(sqlite_url)
+    again = await beside("db", "backup", f"{tmp_path}/backups/", "--store", sqlite_url)
+    assert (again.code, "is there already; --force replaces it" in again.err) == (1, True)
+    (tmp_path / "file").touch()
+    refused = await beside("db", "backup", f"{tmp_path}/file/", "--store", sqlite_url)
+    assert (refused.code, "cannot write" in refused.err) == (1, True)
+    copied = await beside("db", "copy", sqlite_url, f"sqlite:///{tmp_path}/copies/")
+    assert (copied.code, "must name a file, got a folder" in copied.err) == (1, True)
+
+
 def test_a_damaged_file_is_not_passed_off_as_a_backup(tmp_path: Path) -> None:
     from commands import outlast
 

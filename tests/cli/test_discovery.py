@@ -109,12 +109,12 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place() -> None:
         load("agents/", None)
     lines = str(caught.value).splitlines()
     assert lines[1].startswith("  agents/b/agent.py: Clerk is also in agents/a.py; rename one")
-    assert lines[2] == "  agents/c.py: line 2: SyntaxError: invalid syntax"
+    assert lines[2] == "  agents/c.py:2: SyntaxError: invalid syntax"
     assert lines[3] == (
-        "  agents/d.py: line 2: ModuleNotFoundError: No module named 'no_such_package'."
+        "  agents/d.py:2: ModuleNotFoundError: No module named 'no_such_package'."
         " Is no_such_package installed here?"
     )
-    assert lines[4] == "  agents/e.py: line 2: ZeroDivisionError: division by zero"
+    assert lines[4] == "  agents/e.py:2: ZeroDivisionError: division by zero"
     assert lines[5].startswith(
         "  agents/f/agent.py: sub-agents in agents/f/agents need exactly one"
     )

@@ -115,7 +115,7 @@ async def test_a_stuck_agent_is_released(sqlite_url: str) -> None:
     from outlast.inspect.offline import offline
 
     async with offline(sqlite_url) as writer:
-        for _ in range(3):
+        for _ in range(4):  # one with others, three alone
             await writer._commit(ADDRESS, [(_STRIKE, (ADDRESS.text, 1))])
     shown = await beside("inspect", "agent", "silent", "s", "--store", sqlite_url)
     assert "stuck" in shown.out

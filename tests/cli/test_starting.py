@@ -74,7 +74,7 @@ async def test_a_stuck_agent_and_a_store_that_is_none_are_in_the_way(
         await host.get(Notes, "a").keep()
     address = Address.of("Notes", "a")
     async with offline(sqlite_url) as writer:
-        for _ in range(3):
+        for _ in range(4):  # one with others, three alone
             await writer._commit(address, [(_STRIKE, (address.text, 1))])
     told = await beside("doctor", "--store", sqlite_url, "--json")
     assert told.code == 1

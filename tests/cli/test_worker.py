@@ -20,6 +20,12 @@ def load(*_):
 worker.load = load
 ours, theirs = socket.socketpair()
 code = worker.work(Settings("nothing", dev={dev}), [], theirs)
+ours.setblocking(False)
+try:
+    assert ours.recv(1000).startswith(b'f{{"kind": "code"')
+    print("reported")
+except BlockingIOError:
+    pass
 print("ended with", code)
 """
 
@@ -31,14 +37,16 @@ print("ended with", code)
         ("MemoryError", True, NO_MEMORY),
         ("worker.CannotLoad('no')", False, REFUSED),
         ("RuntimeError('half done')", True, REFUSED),
-        ("RuntimeError('half done')", False, None),
+        ("RuntimeError('half done')", False, REFUSED),
+        ("SystemExit(0)", False, REFUSED),
     ],
 )
-def test_the_supervisor_can_tell_why_it_ended(error: str, dev: bool, code: int | None) -> None:
-    """None: it dies of it, and is started again, since the next time it may work."""
+def test_the_supervisor_can_tell_why_it_ended(error: str, dev: bool, code: int) -> None:
     source = WORK.format(error=error, dev=dev)
     ran = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=False
     )
-    assert ran.stdout == ("" if code is None else f"ended with {code}\n"), ran.stderr
-    assert ran.returncode == (1 if code is None else 0)
+    reported = "" if code == NO_MEMORY else "reported\n"
+    assert ran.stdout == f"{reported}ended with {code}\n", ran.stderr
+    assert ran.stderr == "", "what is wrong is the supervisor's to say"
+    assert ran.returncode == 0

@@ -27,8 +27,8 @@ TWELVE = "say 12 words every 5ms"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients do not wait for long before they try again."""
-    monkeypatch.setattr("outlast.client.client.FIRST_RETRY", 0.01)
-    monkeypatch.setattr("outlast.client.client.LAST_RETRY", 0.05)
+    monkeypatch.setattr("outlast.client.line.FIRST_RETRY", 0.01)
+    monkeypatch.setattr("outlast.client.line.LAST_RETRY", 0.05)
 
 
 class Talker(Agent):
@@ -274,6 +274,8 @@ async def test_methods_are_called_and_stream(sqlite_url: str) -> None:
         for method, text in (("boom", "so it is"), ("nothing", "does not exist")):
             with pytest.raises(CallFailed, match=text):
                 await client.call(method, "so it is")
+        with pytest.raises(CallFailed, match=r"^The call failed\. \(error_\w+\)$"):
+            await client.call("crash", "postgresql://admin:hunter2@db")
         items = []
         with pytest.raises(CallFailed, match="stream exploded"):
             async for item in client.stream_call("countAndFail", 2):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 JS = Path(__file__).parent / "js"
-LONG = 20.0  # seconds that anything may take
+LONG = 60.0  # seconds: only a test that fails waits that long
 SPARE = 2  # tabs that are ready for a page: loading the packages takes most of a second
 
 Screen = dict[str, Any]

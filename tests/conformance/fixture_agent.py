@@ -10,12 +10,13 @@ from typing import Any
 
 from pydantic_ai.messages import ModelMessage
 
-from outlast import App, Final, Think, TurnConfig, rpc, tool
+from outlast import App, Final, RpcError, Think, TurnConfig, rpc, tool
 from outlast.testing import ScriptedModel, Step
 from outlast.testing.steps import Text, Wait
 
 TIMEZONE = {"name": "getUserTimezone", "description": "The user's time zone", "inputSchema": {}}
 LOCALE = {"name": "getUserLocale", "description": "The user's locale", "inputSchema": {}}
+CLIPBOARD = {"name": "readClipboard", "inputSchema": {}, "needsApproval": True}
 EXPLODED = "fixture model exploded"
 
 
@@ -116,6 +117,12 @@ class FixtureModel:
                 return Step.calls("getUserTimezone") + Step.calls("getUserLocale")
             both = f"{returned('getUserTimezone')} and locale {returned('getUserLocale')}"
             return spoken(f"Timezone {both}.", said, every)
+        if "call careful client tool" in text:
+            if "readClipboard" not in results:
+                return Step.calls("readClipboard")
+            denied = results["readClipboard"].outcome != "success"
+            told = "nothing" if denied else returned("readClipboard")
+            return spoken(f"You copied {told}.", said, every)
         if "call client tool" in text:
             if "getUserTimezone" not in results:
                 return Step.calls("getUserTimezone")
@@ -159,7 +166,7 @@ class FixtureAgent(Think):
         return self._model
 
     def get_tools(self) -> Any:
-        return [TIMEZONE, LOCALE]
+        return [TIMEZONE, LOCALE, CLIPBOARD]
 
     async def on_connect(self, connection: Any) -> None:
         connection.read_only = connection.query.get("readonly") == "1"
@@ -174,6 +181,10 @@ class FixtureAgent(Think):
 
     async def before_step(self, context: Any) -> None:
         await self._count("model")
+        if "emit data" in prompt_of(list(context.messages)).lower():
+            self.emit_data("progress", {"at": 1}, transient=True)
+            self.emit_data("note", {"n": 1}, id="n")
+            context.writer.data("note", {"n": 2}, id="n")
 
     async def _count(self, what: str) -> None:
         stats = await self.storage.get("stats") or {}
@@ -206,6 +217,10 @@ class FixtureAgent(Think):
 
     @rpc
     async def boom(self, message: str) -> None:
+        raise RpcError(message)
+
+    @rpc
+    async def crash(self, message: str) -> None:
         raise RuntimeError(message)
 
     @rpc
@@ -218,7 +233,7 @@ class FixtureAgent(Think):
     async def countAndFail(self, n: int) -> AsyncIterator[Any]:
         for each in range(1, n + 1):
             yield each
-        raise RuntimeError("stream exploded")
+        raise RpcError("stream exploded")
 
     @rpc
     async def setServerState(self, state: Any) -> bool:

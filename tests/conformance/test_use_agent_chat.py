@@ -335,6 +335,36 @@ def test_a_tool_waits_for_approval(page: Opener, server: Server, name: str, appr
     assert a.call("getStats").get("deleteFile", 0) == int(approved)
 
 
+@pytest.mark.parametrize("approved", [True, False], ids=["approved", "denied"])
+def test_a_tool_of_the_page_waits_for_approval(
+    page: Opener, server: Server, name: str, approved: bool
+) -> None:
+    a = page("A", answers={"readClipboard": "a poem"})
+    a.send("call careful client tool")
+    a.until(lambda: _asks(a.messages) and a.is_idle, "the question")
+    assert not a.logged("toolCall")
+    (call,) = calls(a.messages)
+    a.do("approve", id=call["approval"]["id"], approved=approved)
+    a.until_text("You copied a poem." if approved else "You copied nothing.")
+    assert len(a.logged("toolCall")) == int(approved)
+    for messages in (a.messages, assert_agree(server, name, a)):
+        state = "output-available" if approved else "output-denied"
+        assert [call["state"] for call in calls(messages)] == [state]
+
+
+def test_data_parts_reach_the_page_and_transient_ones_are_not_stored(
+    page: Opener, server: Server, name: str
+) -> None:
+    a = page()
+    a.send("emit data, say 3 words")
+    a.until_text(words(3))
+    heard = [(each["type"], each["data"]) for each in a.logged("data")]
+    assert heard == [("data-progress", {"at": 1}), ("data-note", {"n": 1}), ("data-note", {"n": 2})]
+    for messages in (assert_agree(server, name, a), a.messages, page("B").messages):
+        parts = [part for part in messages[-1]["parts"] if part["type"].startswith("data-")]
+        assert parts == [{"type": "data-note", "id": "n", "data": {"n": 2}}]
+
+
 def _asks(messages: list[dict[str, Any]]) -> bool:
     return any(call["state"] == "approval-requested" for call in calls(messages))
 

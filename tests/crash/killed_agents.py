@@ -44,7 +44,7 @@ class Silent(Think):
     """Never says anything. What bounds it is the clock, here in small."""
 
     model = ScriptedModel.answering(be_silent)
-    chat_recovery = ChatRecovery(no_progress_timeout=3, terminal_message=GIVEN_UP)
+    chat_recovery = ChatRecovery(no_progress_timeout=10, terminal_message=GIVEN_UP)
 
 
 app = App(agents=[Narrator, Silent], store=None)

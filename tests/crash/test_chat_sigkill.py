@@ -19,7 +19,7 @@ ANSWER = "This is an answer of a good many words, said one after another, and ea
 class Speaker(Think):
     chat_recovery = False
     model = ScriptedModel(
-        Step.reasoning("Let me think about it.", delay=0.002) + Step.text(3 * ANSWER, delay=0.002)
+        Step.reasoning("Let me think about it.", delay=0.01) + Step.text(3 * ANSWER, delay=0.01)
     )
 
 

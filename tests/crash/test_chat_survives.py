@@ -396,3 +396,52 @@ async def test_resetting_while_an_answer_streams(
         store=store,
         sample=sample,
     )
+
+
+# --- stopping what waits -------------------------------------------------------------------------
+
+
+async def stop_what_waits(host: Host) -> None:
+    """A message that waits behind a running turn is stopped; then the turn is, and another one follows."""
+    agent = host.get(Talker, "t")
+    if await agent.request_of("u-two") is None:
+        async with asyncio.TaskGroup() as side:
+            if await agent.request_of("u-stop") is None:
+                first = Listener(enough=5)
+                side.create_task(agent.chat(user("stop"), first))
+                await first.heard_enough.wait()
+            if await agent.request_of("u-one") is None:
+                waiting = Listener()
+                side.create_task(agent.chat(user("one"), waiting))
+                await waiting.begun.wait()
+            for message in ("u-one", "u-stop"):
+                await agent.cancel_chat(await agent.request_of(message) or "")
+            await agent.reset_turns()
+            await agent.chat(user("two"), Listener())
+    await until_swept(host)
+
+
+async def check_kept(outcome: Outcome) -> None:
+    rows = await stored(outcome.host, AGENT)
+    check_all_ended(rows)
+    check_tree(rows)
+    asked = [row.id for row in rows.path if row.role == "user"]
+    assert asked == ["u-stop", "u-one", "u-two"]
+    if not outcome.deaths:
+        assert [entry.outcome for entry in rows.entries] == ["aborted", "aborted", "completed"]
+        assert [row.role for row in rows.path] == ["user", "assistant", "user", "user", "assistant"]
+
+
+@swept(postgres=3)
+async def test_what_was_said_is_kept_when_it_is_stopped(
+    mode: Mode, store: str | None, sample: int | None
+) -> None:
+    await crash_sweep(
+        agents=[Talker],
+        drive=stop_what_waits,
+        check=check_kept,
+        reset=forget,
+        mode=mode,
+        store=store,
+        sample=sample,
+    )

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from outlast.store.schema import owned_tables
 
-SERVED_FOR = 30.0  # seconds
+SERVED_FOR = 60.0  # seconds
 
 
 class FiberRow(NamedTuple):

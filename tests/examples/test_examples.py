@@ -96,7 +96,7 @@ def test_fastapi_serves_its_users_and_their_agents(tmp_path: Path) -> None:
         assert server.http.get("/me").status_code == 401
         assert server.http.get("/me", headers=alice).json() == {"user": "alice", "messages": 0}
         assert (
-            server.http.get("/agents/assistant/bob/get-messages", headers=alice).status_code == 401
+            server.http.get("/agents/assistant/bob/get-messages", headers=alice).status_code == 403
         )
 
         async def chat() -> str:

@@ -22,7 +22,7 @@ from outlast.store.operations import Fence, Query
 from outlast.store.sqlite import SqliteOptions, open_sqlite
 from support import alarm_rows, fiber_rows, forever, hosting
 
-PATIENCE = 20.0  # seconds
+PATIENCE = 60.0  # seconds
 
 
 class Worker(Agent):

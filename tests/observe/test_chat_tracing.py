@@ -394,7 +394,8 @@ async def test_a_turn_that_fails_is_an_error_with_all_that_is_told_of_it(
         assert turn.status == "error"
     span = tracing.one(TURN)
     assert (span.status.status_code, outcome(span)) == (StatusCode.ERROR, "error")
-    assert span.status.description == turn.error
+    assert turn.error == "The model is not available at the moment."
+    assert span.status.description.startswith("ModelFailed: "), "operators see the original"
     assert attribute(span, "error.type") == "ModelFailed"
     assert added(span) == [
         "inbox:claimed",

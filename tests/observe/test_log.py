@@ -208,7 +208,7 @@ CHAT: list[tuple[Event, str]] = [
     ),
     (
         chat.TranscriptRepaired(0, "A/x", "r1", ("c1", "c2")),
-        "WARNING chat chat:transcript:repaired A/x request_id='r1' tool_call_ids=('c1', 'c2')",
+        "WARNING transcript chat:transcript:repaired A/x request_id='r1' tool_call_ids=('c1', 'c2')",
     ),
     (
         chat.InboxAccepted(0, "A/x", "r1", "message", "save"),

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+from loops import skip
+
+TURNS = 50  # of the loop, in which a client in this process handles what it has read
 End = Literal["whole", "drop", "hang"]
 
 
@@ -31,7 +36,7 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     events: list[bytes] | None = None
     end: End = "whole"  # "drop": the connection breaks; "hang": nothing more comes
-    gap: float = 0.0  # seconds before each event
+    gap: float = 0.0  # seconds before each event, which are skipped
 
 
 def refuse(status: int, body: Any, **headers: str) -> Reply:
@@ -50,6 +55,7 @@ class Server:
         self.requests: list[Request] = []
         self.hung_up = asyncio.Event()  # the client has left in the middle of an answer
         self.is_streaming = asyncio.Event()
+        self.is_hanging = asyncio.Event()  # the client has read all that there is, and waits
         self.url = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -91,15 +97,18 @@ class Server:
         try:
             for event in reply.events:
                 if reply.gap:
-                    await asyncio.sleep(reply.gap)
+                    await _read_by_peer(writer)
+                    skip(reply.gap)
                 writer.write(b"%x\r\n%b\r\n" % (len(event), event))
                 await writer.drain()
             self.is_streaming.set()
             if reply.end == "drop":
-                await asyncio.sleep(0.02)  # let what was sent arrive
+                await _read_by_peer(writer)
                 writer.transport.abort()
                 return False
             if reply.end == "hang":
+                await _read_by_peer(writer)
+                self.is_hanging.set()
                 await self.hung_up.wait()
                 return False
             writer.write(b"0\r\n\r\n")
@@ -168,3 +177,29 @@ def sse(data: Any, event: str | None = None) -> bytes:
     text = data if isinstance(data, str) else json.dumps(data)
     name = f"event: {event}\n" if event else ""
     return f"{name}data: {text}\n\n".encode()
+
+
+async def _read_by_peer(writer: asyncio.StreamWriter) -> None:
+    """Wait until the client, in this event loop, has read and handled all that was sent."""
+    while _unread(writer):
+        await asyncio.sleep(0)
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def _unread(writer: asyncio.StreamWriter) -> bool:
+    """Whether anything is in the kernel's buffers, on this side or on that of the client."""
+    here, there = (_in_proc(writer.get_extra_info(name)) for name in ("sockname", "peername"))
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues, *_ = line.split()
+        sent, received = (int(each, 16) for each in queues.split(":"))
+        if ((local, remote) == (here, there) and sent) or (
+            (local, remote) == (there, here) and received
+        ):
+            return True
+    return False
+
+
+def _in_proc(address: tuple[str, int]) -> str:
+    """An address as it stands in /proc/net/tcp."""
+    return f"{socket.inet_aton(address[0])[::-1].hex().upper()}:{address[1]:04X}"

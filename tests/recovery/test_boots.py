@@ -200,7 +200,8 @@ async def test_a_turn_that_an_older_version_has_left_goes_on(full: Path, tmp_pat
     shutil.copy(full, path := tmp_path / "a.db")
     with closing(sqlite3.connect(path)) as database:
         database.executescript(
-            "DROP TABLE incidents; DROP TABLE boots; DROP TABLE decisions; DELETE FROM responses"
+            "DROP TABLE incidents; DROP TABLE boots; DROP TABLE decisions; DELETE FROM responses;"
+            " ALTER TABLE inbox DROP COLUMN detail"
         )
         database.execute("UPDATE meta SET value = '4' WHERE key = 'schema_version'")
         assert database.total_changes

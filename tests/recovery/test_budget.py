@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast import ChatRecovery
-from outlast.chat.budget import DEBOUNCE, Incident, evaluated, incident_of
+from outlast.chat.budget import Incident, evaluated, incident_of
 from outlast.chat.recovery import CAUSES, Cause, recovery_of
 
 SECOND = 1000
@@ -71,14 +71,45 @@ def test_a_turn_that_is_stuck_is_given_up_within_the_window() -> None:
 
 
 @pytest.mark.invariant("G3")
-def test_interruptions_within_half_a_minute_count_once() -> None:
-    turn = Turn(max_attempts=1)
-    turn.interrupted()
-    for _ in range(8):
-        incident = turn.interrupted(2.5 * SECOND)
-        assert (incident.attempt, incident.reason) == (1, None)
-    assert incident.attempts == 9
-    assert turn.interrupted(DEBOUNCE - 20 * SECOND).attempt == 2, "counted from the first of them"
+@pytest.mark.parametrize("cause", ["crashed", "oom", "unknown"])
+def test_every_death_without_progress_counts_however_soon_it_comes(cause: Cause) -> None:
+    turn = Turn(max_attempts=4, max_oom_retries=100)
+    for number in range(1, 5):
+        incident = turn.interrupted(3 * SECOND, cause=cause)
+        assert (incident.attempt, incident.host_deaths) == (number, number)
+        assert (incident.reason, incident.is_suspect) == (None, number >= 2)
+    incident = turn.interrupted(3 * SECOND, cause=cause)
+    assert (incident.reason, incident.host_deaths) == ("max_attempts_exceeded", 5)
+
+
+@pytest.mark.parametrize("cause", ["deploy", "evicted", "stalled"])
+def test_whoever_was_asked_to_stop_is_no_suspect(cause: Cause) -> None:
+    turn = Turn(max_attempts=20)
+    for number in range(1, 20):
+        incident = turn.interrupted(SECOND, cause=cause)
+        assert (incident.attempt, incident.attempts, incident.host_deaths) == (1, number, 0)
+        assert not incident.is_suspect
+    assert turn.interrupted(30 * SECOND, cause=cause).attempt == 2
+
+
+def test_an_attempt_that_waited_for_its_turn_does_not_count() -> None:
+    turn = Turn(max_attempts=2)
+    for _ in range(2):
+        incident = turn.interrupted(SECOND, cause="crashed")
+    for _ in range(50):
+        turn.incident = replace(incident, begun=0)
+        incident = turn.interrupted(SECOND, cause="crashed")
+        assert (incident.attempt, incident.host_deaths, incident.reason) == (2, 2, None)
+    assert turn.interrupted(SECOND, cause="crashed").reason == "max_attempts_exceeded"
+
+
+def test_progress_clears_the_suspicion() -> None:
+    turn = Turn(max_attempts=10)
+    for _ in range(3):
+        incident = turn.interrupted(SECOND, cause="crashed")
+    assert incident.is_suspect
+    incident = turn.interrupted(SECOND, cause="crashed", said=5)
+    assert (incident.attempt, incident.host_deaths, incident.is_suspect) == (1, 1, False)
 
 
 def test_a_clock_that_was_set_back_does_not_hide_attempts() -> None:

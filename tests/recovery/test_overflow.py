@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError
 
+from chat.conversation import reasons
 from outlast import (
     ContextOverflow,
     ProactiveCompaction,
@@ -155,7 +156,8 @@ async def test_what_is_too_long_by_itself_says_so(sqlite_url: str) -> None:
     async with hosting(agent_class, url=sqlite_url) as host:
         turn = await host.get(agent_class, "a").save_messages("question")
         assert turn.status == "error"
-        assert "nothing left to shorten" in (turn.error or "")
+        assert turn.error == "The conversation is too long for the model."
+        assert "nothing left to shorten" in ((await reasons(host))[0] or "")
 
 
 @pytest.mark.invariant("I8", "N2")

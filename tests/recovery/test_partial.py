@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.chat.partial import Partial, folded
@@ -275,7 +275,6 @@ any_chunk = st.fixed_dictionaries(
 
 
 @pytest.mark.invariant("F1", "F9")
-@settings(deadline=None)
 @given(st.lists(any_chunk | json_values, max_size=12))
 def test_whatever_is_stored_is_folded_and_closed_for_good(chunks: list[Any]) -> None:
     once, again = fold(*map(json.dumps, chunks)), fold(*map(json.dumps, chunks))

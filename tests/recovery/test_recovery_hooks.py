@@ -10,10 +10,8 @@ from interruptions import (
     ADDRESS,
     SLOW,
     Told,
-    asked,
     break_off,
     check_requests,
-    check_stream,
     chunks_of,
     chunks_read,
     incidents,
@@ -360,19 +358,4 @@ async def test_what_waits_can_be_chosen_and_added_to(store_url: str) -> None:
     async with hosting(Talker, url=store_url, life="2") as host:
         await wait_for(host, Talker)
         assert await transcript(host) == ["user: u1", ONE, "user: u3", ONE, "user: u4", ONE]
-    check_requests(model)
-
-
-@pytest.mark.invariant("H22")
-async def test_the_model_can_be_shown_another_conversation(store_url: str) -> None:
-    def on_recovery_boot(self: Any, event: RecoveryBootEvent) -> RecoveryBootResult:
-        return RecoveryBootResult(chain=["Begin again, in short."])
-
-    Talker = talker(model := answering(SLOW, "Short."), on_recovery_boot=on_recovery_boot)
-    await break_off(store_url, Talker, "u1")
-    async with hosting(Talker, url=store_url, life="2") as host:
-        await wait_for(host, Talker)
-        assert asked(model) == ["Begin again, in short."]
-        assert await transcript(host) == ["user: u1", "assistant: one two Short."]
-        check_stream(await stored(host, ADDRESS), "s1", "one two Short.")
     check_requests(model)

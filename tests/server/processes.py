@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 
+LONG = 60.0  # seconds: only a test that fails waits that long
 FIXTURE = Path(__file__).parent.parent / "conformance" / "fixture_agent.py"
 
 
@@ -49,7 +50,7 @@ class Process:
 
     async def start(self) -> None:
         self.process = self._spawn()
-        async with asyncio.timeout(30), httpx.AsyncClient() as http:
+        async with asyncio.timeout(LONG), httpx.AsyncClient() as http:
             while True:
                 assert self.process.poll() is None, self.log
                 try:
@@ -61,7 +62,7 @@ class Process:
     async def end(self, how: int) -> int:
         assert self.process is not None
         self.process.send_signal(how)
-        return await asyncio.to_thread(self.process.wait, 20)
+        return await asyncio.to_thread(self.process.wait, LONG)
 
     async def die(self) -> None:
         """Whoever serves is killed, and there is another one."""
@@ -84,7 +85,7 @@ async def process(folder: Path, *, supervised: bool = False) -> AsyncIterator[Pr
             if supervised:  # a supervisor that is killed leaves its worker to end by itself
                 made.process.send_signal(signal.SIGINT)
                 made.process.send_signal(signal.SIGTERM)
-                await asyncio.to_thread(made.process.wait, 20)
+                await asyncio.to_thread(made.process.wait, LONG)
             else:
                 made.process.kill()
         if made.process is not None:

@@ -7,7 +7,7 @@ import json
 import tempfile
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tabs import LONG, MESSAGES, RESPONSE, Tab, quiet_log, served, tool_parts, user
 
@@ -110,7 +110,8 @@ async def test_what_is_no_frame_is_ignored(sqlite_url: str) -> None:
 
 
 async def test_deep_json_is_refused_wherever_it_stands(sqlite_url: str) -> None:
-    async with served(url=sqlite_url) as server, server.tab() as tab, quiet_log():
+    quiet = quiet_log("FixtureAgent/a.echo failed")  # a result that is too deep to be sent
+    async with served(url=sqlite_url) as server, server.tab() as tab, quiet:
         for depth in (100, *range(140, 152), 180, 195, 199, 200, 201, 1000):
             deep = "[" * depth + "]" * depth
             await tab.raw(f'{{"type":"cf_agent_state","state":{deep}}}')
@@ -148,13 +149,15 @@ async def test_deep_json_as_the_result_of_a_real_call(sqlite_url: str) -> None:
 
 
 async def test_a_frame_that_is_too_large_does_no_harm(sqlite_url: str) -> None:
-    limits = Limits(frame=100_000)
+    limits = Limits(frame=300_000, body=100_000)
     async with served(url=sqlite_url, limits=limits) as server, server.tab() as tab, quiet_log():
         await tab.send("rpc", id="big", method="echo", args=["x" * 200_000])
         await tab.send("rpc", id="fits", method="echo", args=["x" * 90_000])
         await tab.wait("rpc", id="fits")
         await healthy(tab)
-        assert not tab.all("rpc", id="big")
+        (refused,) = tab.all("rpc", id="big")
+        assert not refused["success"]
+        assert "too large" in refused["error"]
 
 
 async def test_ten_thousand_frames_in_a_row(sqlite_url: str) -> None:
@@ -165,7 +168,7 @@ async def test_ten_thousand_frames_in_a_row(sqlite_url: str) -> None:
                 '{"type":"cf_agent_state","state":{"counter":1}}']  # fmt: skip
             for n in range(10_000):
                 await tab.raw(junk[n % len(junk)])
-            await asyncio.wait_for(healthy(tab), 6 * LONG)
+            await asyncio.wait_for(healthy(tab), LONG)
             await tab.answered("r1", "say 2 words")
             assert tab.text("r1") == "w1 w2"
             await other.done("r1")
@@ -198,9 +201,12 @@ frames = st.sampled_from([*GOOD]).flatmap(
 )
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6, phases=[Phase.explicit, Phase.generate])  # to shrink takes minutes
 @given(st.lists(frames, min_size=80, max_size=150))
 def test_any_frames_at_all_leave_a_healthy_connection(sent: list[dict[str, Any]]) -> None:
+    """Whoever asks for millions of frames gets them, so nobody does that here."""
+    sent = [frame for frame in sent if frame.get("method") not in ("countTo", "countAndFail")]
+
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
             async with served(url=f"sqlite:///{folder}/store.db") as server:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import httpx2 as httpx
@@ -14,6 +15,7 @@ from tabs import (
     MESSAGES,
     RESPONSE,
     Frame,
+    body_of,
     quiet_log,
     said,
     served,
@@ -26,6 +28,7 @@ from tabs import (
 from outlast import Agent, Think, rpc
 from outlast.chat.reducer import MessageBuilder
 from outlast.server.limits import Limits
+from outlast.server.pages import Page
 from outlast.testing import ScriptedModel
 
 
@@ -60,10 +63,6 @@ class Custom(Agent):
         if request.url.path.endswith("/mine"):
             return PlainTextResponse(await request.body(), 201)
         return None
-
-
-def body_of(*messages: Frame, **more: Any) -> dict[str, Any]:
-    return {"messages": list(messages), **more}
 
 
 def events(text: str) -> list[tuple[int | None, Any]]:
@@ -341,6 +340,9 @@ async def test_methods_are_called(sqlite_url: str) -> None:
             {"results": [1, 2], "result": {"total": 2}},
         )
         assert await call("boom", {"args": ["my words"]}) == (500, {"error": "my words"})
+        status, told = await call("crash", {"args": ["postgresql://admin:hunter2@db"]})
+        assert (status, list(told)) == (500, ["error"])
+        assert re.fullmatch(r"The call failed\. \(error_\w+\)", told["error"])
         assert (await call("notCallable", {}))[0] == 404
         assert (await call("nobody", {}))[0] == 404
         assert (await call("add", {"args": [1]}))[0] == 400
@@ -364,7 +366,7 @@ async def test_other_requests_are_the_applications(sqlite_url: str) -> None:
 
 @pytest.mark.parametrize("last", ["chat", "submissions", "chat/tool-result", "chat/tool-approval"])
 async def test_bad_bodies_are_refused(sqlite_url: str, last: str) -> None:
-    limits = Limits(frame=10_000, message=2_000, messages=3)
+    limits = Limits(frame=10_000, body=10_000, message=2_000, messages=3)
     async with served(url=sqlite_url, limits=limits) as server, httpx.AsyncClient() as http:
         async with quiet_log():
             where = server.at("a", *last.split("/"))
@@ -434,12 +436,12 @@ async def test_who_is_nobody_gets_nothing(sqlite_url: str) -> None:
         async with httpx.AsyncClient(timeout=LONG) as http:
             where = server.at("ann", "get-messages", agent="guarded")
             assert (await http.get(where)).status_code == 401
-            assert (await http.get(f"{where}?token=bob")).status_code == 401
+            assert (await http.get(f"{where}?token=bob")).status_code == 403
             assert (await http.get(f"{where}?token=ann")).status_code == 200
             path = "/agents/guarded/ann"
-            for query in ("", "token=bob"):
+            for query, reason in (("", "unauthorized"), ("token=bob", "forbidden")):
                 async with server.tab(path=path, query=query) as tab:
-                    assert await tab.until_closed() == (1008, "unauthorized")
+                    assert await tab.until_closed() == (1008, reason)
                     assert tab.frames == []
             async with server.tab(path=path, query="token=ann") as tab:
                 await tab.answered("r1", "Hi")
@@ -448,6 +450,76 @@ async def test_who_is_nobody_gets_nothing(sqlite_url: str) -> None:
             chat = server.at("ann", "chat?token=ann", agent="guarded")
             await http.post(chat, json=body_of(user("u2", "Hi")))
             assert server.app.host.statistics().active == 1  # nothing was made for anybody else
+
+
+DOORS = [
+    ("GET", "get-messages"),
+    ("GET", "chat/stream"),
+    ("GET", "chat/some-id/stream"),
+    ("GET", "chat/content/m1/k1"),
+    ("GET", "chat/branches"),
+    ("GET", "submissions/s1"),
+    ("GET", "sub/guarded/inner/get-messages"),
+    ("GET", "anything-of-the-application"),
+    ("HEAD", "get-messages"),
+    ("POST", "chat"),
+    ("POST", "chat/stop"),
+    ("POST", "chat/tool-result"),
+    ("POST", "chat/tool-approval"),
+    ("POST", "chat/branch"),
+    ("POST", "submissions"),
+    ("POST", "rpc/anything"),
+    ("DELETE", "chat"),
+    ("DELETE", "submissions/s1"),
+]
+
+
+class Inner(Guarded):
+    pass
+
+
+class Outer(Guarded):
+    sub_agents = (Inner,)
+
+
+async def test_every_door_tells_the_unknown_from_those_who_may_not(sqlite_url: str) -> None:
+    """401: say who you are. 403: you said so, and may not."""
+
+    def auth(connection: Any) -> Any:
+        return connection.query_params.get("token")
+
+    options: dict[str, Any] = {
+        "auth": auth,
+        "authorize": lambda principal, address, action: principal == "root",
+        "inspector": True,
+        "ui": Page(dev=True),
+    }
+    async with served(Outer, url=sqlite_url, **options) as server:
+        async with httpx.AsyncClient(timeout=LONG) as http:
+            places = [
+                (method, server.at("ann", rest.replace("guarded", "inner"), agent="outer"))
+                for method, rest in DOORS
+            ]
+            root = server.at("ann", "", agent="outer").partition("/agents/")[0]
+            for what in ("inspect/agents", "conversations", "search", "activity"):
+                places.append(("GET", f"{root}/_outlast/{what}?agent=outer&q=x"))
+            places.append(("POST", f"{root}/_outlast/kill?pid=1"))
+            places.append(("POST", f"{root}/_outlast/inspect/cancel"))
+            for method, place in places:
+                between = "&" if "?" in place else "?"
+                for query, status, text in (
+                    ("", 401, "unauthorized"),
+                    ("token=bob", 403, "forbidden"),
+                ):
+                    refused = await http.request(method, f"{place}{between}{query}")
+                    assert (place, refused.status_code) == (place, status)
+                    assert method == "HEAD" or refused.json() == {"error": text}
+            for path in ("/agents/outer/ann", "/agents/outer/ann/sub/inner/b"):
+                for query, reason in (("", "unauthorized"), ("token=bob", "forbidden")):
+                    async with server.tab(path=path, query=query) as tab:
+                        assert await tab.until_closed() == (1008, reason)
+            assert (await http.get(f"{root}/_outlast/conversations?token=root")).status_code == 200
+            assert server.app.host.statistics().active == 0, "nothing was made for them"
 
 
 async def test_the_principal_is_kept_with_what_it_asks(sqlite_url: str) -> None:

@@ -220,7 +220,7 @@ async def test_with_auth_authorize_must_let_them_inspect(sqlite_url: str) -> Non
         authorize=authorize,
     )
     async with serving(app) as served, connected(served.http) as client:
-        for user, status in ((None, 401), ("alice", 401), ("root", 200)):
+        for user, status in ((None, 401), ("alice", 403), ("root", 200)):
             headers = {} if user is None else {"x-user": user}
             assert (await client.get(f"{HERE}/agents", headers=headers)).status_code == status
             posted = await client.post(
@@ -233,4 +233,4 @@ async def test_with_auth_authorize_must_let_them_inspect(sqlite_url: str) -> Non
 async def test_whoever_may_chat_may_not_look_at_everybody(sqlite_url: str) -> None:
     app = App([Talker], sqlite_url, inspector=True, auth=lambda connection: "somebody")
     async with serving(app) as served, connected(served.http) as client:
-        assert (await client.get(f"{HERE}/agents")).status_code == 401
+        assert (await client.get(f"{HERE}/agents")).status_code == 403

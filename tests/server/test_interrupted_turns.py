@@ -211,12 +211,8 @@ async def test_what_goes_on_with_a_message_says_so_also_after_a_restart(sqlite_u
             output="CET",
             autoContinue=True,
         )
-
-        def following() -> str | None:
-            found = [each["id"] for each in tab.all(RESPONSE) if each["id"] != "r1"]
-            return found[0] if found and len(tab.text(found[0])) > 30 else None
-
-        id = await tab.until(following)
+        id = await resumed(tab)
+        await tab.until(lambda: len(tab.text(id)) > 30)
         server.server.should_exit = True
         await tab.until_closed()
     async with served(url=sqlite_url) as server, server.tab(pk="o") as tab:

@@ -37,7 +37,7 @@ SLOW = ("outlast", "pydantic", "pydantic_ai", "genai_prices", "starlette", "uvic
 
 def chat(server: Supervised) -> bytes:
     said = {"role": "user", "id": "m1", "parts": [{"type": "text", "text": "Hello?"}]}
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     try:
         body = json.dumps({"messages": [said]})
         connection.request("POST", "/agents/probe/a/chat", body)

@@ -133,7 +133,7 @@ async def told_to_all(
                 for page in pages
             )
 
-        await until(is_over, *pages, timeout=20)
+        await until(is_over, *pages)
         situation = (name, moment, asker)
         assert said(client.messages) == [f"user: {prompt}", f"assistant: {words(count)}"], situation
         assert heard == words(count), situation
@@ -152,7 +152,7 @@ async def told_to_all(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that does not wait for long before it tries again."""
-    monkeypatch.setattr("outlast.client.client.LAST_RETRY", 0.1)
+    monkeypatch.setattr("outlast.client.line.LAST_RETRY", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -35,9 +35,11 @@ from tabs import (
 from outlast.chat.notices import Ended, Started
 from outlast.chat.results import TurnEnd
 from outlast.chat.serving import Situation
+from outlast.chat.shown import Shown
 from outlast.chat.stream import Stream
 from outlast.host.address import Address
 from outlast.server.connection import Connection
+from outlast.server.limits import Limits
 from outlast.server.room import Room
 
 
@@ -140,17 +142,6 @@ async def test_an_old_acknowledgement_does_not_open_what_was_offered_later(sqlit
             assert tab.text("r2") == words(40)
 
 
-async def test_a_stream_is_never_offered_to_who_receives_it(sqlite_url: str) -> None:
-    async with served(url=sqlite_url) as server, server.tab(pk="o") as owner:
-        await owner.say("r1", "hold 100ms say 20 words every 10ms")
-        assert await probe(owner, "p0") == {"type": NONE, "probeId": "p0"}
-        await owner.until(lambda: owner.text("r1"))
-        assert await probe(owner, "p") == {"type": NONE, "probeId": "p"}
-        await owner.done("r1")
-        assert owner.text("r1") == words(20)
-        assert not owner.all(RESUMING)
-
-
 async def test_an_owner_that_comes_back_gets_its_stream(sqlite_url: str) -> None:
     """With the id of before, while the old socket may still be there."""
     async with served(url=sqlite_url) as server:
@@ -209,20 +200,28 @@ async def test_a_request_that_never_begins_frees_who_waits_for_it(sqlite_url: st
             assert (await probe(tab, "q"))["reason"] == "idle"
 
 
+def queued(connection: Connection) -> list[dict[str, Any]]:
+    """What waits to be sent."""
+    found = []
+    while frames := connection._next():
+        found += [json.loads(frame.text) for frame in frames]
+    return found
+
+
 def test_who_has_not_asked_is_not_told_that_there_is_nothing() -> None:
     """It would take that for the answer to its probe, and what is offered then for somebody else's."""
-    room = Room(Address.of("FixtureAgent", "a"))
+    room = Room(Address.of("FixtureAgent", "a"), "/agents/fixture-agent/a", Limits())
     cut_off = Situation(None, ["r1"], None, False)  # by the death of a process, and not seen to yet
-    serving: Any = SimpleNamespace(situation=lambda: cut_off, shown=list, is_used=True)
+    serving: Any = SimpleNamespace(
+        situation=lambda: cut_off, shown=lambda: Shown([], []), is_used=True
+    )
     silent, asks = (Connection(None, id) for id in ("silent", "asks"))  # type: ignore[arg-type]
     for each in (silent, asks):
         room.connections.append(each)
         room.chat.join(each, SimpleNamespace(_serving=serving))
     room.chat.probe(asks, "p", serving)
-    room.hear(Ended("r1", TurnEnd("interrupted"), True, list))
-    told = {
-        each.id: [json.loads(text)["type"] for text in each._waiting] for each in (silent, asks)
-    }
+    room.hear(Ended("r1", TurnEnd("interrupted"), True, lambda: Shown([], [])))
+    told = {each.id: [frame["type"] for frame in queued(each)] for each in (silent, asks)}
     assert told == {
         "silent": [PENDING, MESSAGES, MESSAGES, RESPONSE],
         "asks": [PENDING, MESSAGES, PENDING, MESSAGES, RESPONSE, NONE],
@@ -231,9 +230,11 @@ def test_who_has_not_asked_is_not_told_that_there_is_nothing() -> None:
 
 async def test_what_is_just_being_taken_up_is_resumed_and_not_over() -> None:
     """The turn runs, and the room has not been told of it yet."""
-    room = Room(Address.of("FixtureAgent", "a"))
+    room = Room(Address.of("FixtureAgent", "a"), "/agents/fixture-agent/a", Limits())
     chunks = ['{"type":"start"}', '{"type":"start-step"}']
-    started = Started("r1", Stream("a", "r1", chunks=chunks), False, (), list)
+    started = Started(
+        "r1", Stream("a", "r1", chunks=chunks), False, (), "m1", lambda: Shown([], [])
+    )
     serving: Any = SimpleNamespace(situation=lambda: Situation(started, [], None, True))
     connection = Connection(None, "c")  # type: ignore[arg-type]
     room.connections.append(connection)
@@ -242,7 +243,7 @@ async def test_what_is_just_being_taken_up_is_resumed_and_not_over() -> None:
     started.stream.close(TurnEnd("completed"))
     assert room.chat._task is not None
     await room.chat._task
-    told = [json.loads(text) for text in connection._waiting]
+    told = queued(connection)
     shapes = [(each.get("seq"), each.get("replay", False), each.get("done")) for each in told]
     again = [(0, True, False), (1, True, False), (None, True, False)]
     assert shapes == [*again, (None, False, None), (None, False, True)]

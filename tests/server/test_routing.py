@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -277,9 +277,7 @@ def hostile(method: str, path: str, headers: list[str], body: str) -> bytes:
     return "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1") + data
 
 
-@settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=6)
 @given(st.data())
 def test_no_request_makes_the_server_fail(data: st.DataObject) -> None:
     """Every method, path, header and body that one can think of: never a 500, never an error in the log."""

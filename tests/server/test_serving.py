@@ -13,7 +13,10 @@ import pytest
 from outlast import Agent, App, Host
 from outlast.cli.serving import imports
 from outlast.cli.serving.deaths import (
+    HASTY,
+    HASTY_WAIT,
     SETTLED,
+    STEADY,
     WAITS,
     Death,
     cause_of,
@@ -24,33 +27,60 @@ from outlast.cli.serving.deaths import (
 from outlast.cli.serving.listening import CannotListen, listen, url
 from outlast.cli.serving.memory import oom_kills
 from outlast.cli.serving.settings import NO_MEMORY, Settings, refusal
+from outlast.cli.serving.supervisor import REMEMBERED
+from outlast.server.served import Served
 from outlast.server.serving import time_for_work
 
-QUICK = 0.5
+CRASHED = 1
+NEVER_READY = Death(CRASHED, 0.5, ready_for=None)
+SLOW_TO_START = Death(CRASHED, 60.0, ready_for=None)  # and still it has never been ready
+USELESS = Death(CRASHED, 0.5, ready_for=0.1)
+IDLE = Death(CRASHED, 9.0, ready_for=SETTLED)  # nobody has asked it anything
+SERVED = Death(CRASHED, 9.0, ready_for=STEADY, has_served=True)
+SERVED_BRIEFLY = Death(CRASHED, 0.5, ready_for=0.1, has_served=True)
 
 
 @pytest.mark.parametrize(
-    ("lives", "wait"),
+    ("deaths", "wait"),
     [
         ([], 0.0),
-        ([QUICK], 0.0),
-        ([QUICK] * 2, 0.0),
-        ([QUICK] * 3, 0.2),
-        ([QUICK] * 4, 0.5),
-        ([QUICK] * 5, 1.0),
-        ([QUICK] * 6, 2.0),
-        ([QUICK] * 10, 30.0),
-        ([QUICK] * 1000, 30.0),
-        ([SETTLED], 0.0),
-        ([*[QUICK] * 9, SETTLED], 0.0),
-        ([*[QUICK] * 9, SETTLED, QUICK, QUICK], 0.0),
-        ([*[QUICK] * 9, SETTLED, *[QUICK] * 3], 0.2),
+        # it never gets as far as serving anything
+        ([NEVER_READY], 0.0),
+        ([NEVER_READY] * 2, 0.0),
+        ([NEVER_READY] * 3, 0.2),
+        ([NEVER_READY] * 4, 0.5),
+        ([NEVER_READY] * 10, 30.0),
+        ([NEVER_READY] * 1000, 30.0),
+        ([SLOW_TO_START] * 4, 0.5),
+        ([USELESS] * 4, 0.5),
+        ([USELESS, NEVER_READY] * 2, 0.5),
+        # it has served something, and was killed
+        ([SERVED], 0.0),
+        ([SERVED] * 10, 0.0),
+        ([SERVED] * 1000, 0.0),
+        ([SERVED_BRIEFLY] * 10, 0.0),
+        ([*[NEVER_READY] * 9, SERVED_BRIEFLY], 0.0),
+        ([*[NEVER_READY] * 9, SERVED_BRIEFLY, *[NEVER_READY] * 3], 0.2),
+        # it was there for a while, and nobody asked it anything
+        ([IDLE] * 1000, 0.0),
+        ([*[USELESS] * 9, IDLE], 0.0),
+        ([*[USELESS] * 9, IDLE, *[USELESS] * 3], 0.2),
+        # traffic hides for a while that each of them dies right after its start
+        ([SERVED_BRIEFLY] * HASTY, 0.0),
+        ([SERVED_BRIEFLY] * (HASTY + 1), HASTY_WAIT),
+        ([SERVED_BRIEFLY] * 1000, HASTY_WAIT),
+        ([*[SERVED_BRIEFLY] * 1000, SERVED], 0.0),
+        ([*[SERVED_BRIEFLY] * 1000, *[NEVER_READY] * 10], 30.0),
     ],
 )
-def test_a_worker_that_goes_on_dying_is_started_later_and_later(
-    lives: list[float], wait: float
+def test_workers_that_serve_nothing_are_started_later_and_later(
+    deaths: list[Death], wait: float
 ) -> None:
-    assert wait_after(lives) == wait
+    assert wait_after(deaths) == wait
+
+
+def test_enough_deaths_are_remembered_for_every_wait() -> None:
+    assert max(HASTY + 1, len(WAITS) + 1) <= REMEMBERED
 
 
 def test_waits_only_grow() -> None:
@@ -92,7 +122,8 @@ def test_the_word_for_a_death(death: Death, cause: str) -> None:
 def test_what_was_told_to_a_worker_that_never_started_is_told_again(
     was_ready: bool, told: str | None, next_is_told: str
 ) -> None:
-    assert handed_on(Death(1, 1.0, was_ready=was_ready), told) == next_is_told
+    death = Death(1, 1.0, ready_for=0.5 if was_ready else None)
+    assert handed_on(death, told) == next_is_told
 
 
 @pytest.mark.parametrize(
@@ -177,6 +208,48 @@ def test_what_cannot_be_imported_is_left_to_the_worker(tmp_path: Path, monkeypat
     imports.load("broken_sdk")
     imports.load("no.such.module")
     assert not {"broken_sdk", "no.such.module"} & set(sys.modules)
+
+
+# --- what counts as having served -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scope", "sent", "count"),
+    [
+        (("http", "/agents/a/b"), [("http.response.start", 200)], 1),
+        (("http", "/agents/a/b"), [("http.response.start", 404)], 1),
+        (("http", "/agents/a/b"), [("http.response.start", 200), ("http.response.body", 0)], 1),
+        (("http", "/agents/a/b"), [("http.response.start", 500)], 0),
+        (("http", "/agents/a/b"), [("http.response.start", 503)], 0),
+        (("http", "/healthz"), [("http.response.start", 200)], 0),
+        (("http", "/mounted/readyz"), [("http.response.start", 200)], 0),
+        (("websocket", "/agents/a/b"), [("websocket.accept", 0)], 0),
+        (("websocket", "/agents/a/b"), [("websocket.accept", 0), ("websocket.send", 0)], 1),
+        (("lifespan", ""), [("lifespan.startup.complete", 0)], 0),
+    ],
+)
+async def test_what_counts_as_having_served(
+    scope: tuple[str, str], sent: list[tuple[str, int]], count: int
+) -> None:
+    told: list[int] = []
+    passed: list[str] = []
+
+    async def application(_scope: Any, _receive: Any, send: Any) -> None:
+        for kind, status in sent:
+            await send({"type": kind, "status": status})
+
+    async def send(message: Any) -> None:
+        passed.append(message["type"])
+
+    served = Served(application, lambda: told.append(len(passed)))
+    for _ in range(2):  # it is told once
+        await served({"type": scope[0], "path": scope[1]}, _nothing, send)
+    assert passed == [kind for kind, _ in sent] * 2
+    assert len(told) == count
+
+
+async def _nothing() -> Any:
+    raise AssertionError("nothing is to be received")
 
 
 # --- the host and the application ------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from tabs import LONG, MESSAGES, STATE, quiet_log, served
 
 from outlast import Agent, Final, rpc
+
+SECRET = "postgresql://admin:hunter2@db"
 
 
 class Plain(Agent):
@@ -70,6 +73,7 @@ class Strict(Agent):
         return "no"
 
 
+LIMITS = {"frame": 64 << 20, "body": 4 << 20, "message": 1 << 20, "messages": 100}
 PLAIN = {"path": "/agents/plain/p"}
 
 
@@ -87,6 +91,7 @@ async def test_a_connection_is_told_who_where_and_what_in_this_order(store_url: 
                 "name": "kid%20one",
                 "agent": "fixture-agent",
                 "stateFollows": True,
+                "limits": LIMITS,
             },
             {"type": STATE, "state": {"counter": 0}},
             {
@@ -99,7 +104,8 @@ async def test_a_connection_is_told_who_where_and_what_in_this_order(store_url: 
 async def test_no_state_is_promised_where_there_is_none(sqlite_url: str) -> None:
     async with served(Plain, url=sqlite_url) as server, server.tab(**PLAIN) as tab:
         await tab.wait("cf_agent_mcp_servers")
-        assert tab.frames[0] == {"type": "cf_agent_identity", "name": "p", "agent": "plain"}
+        identity = {"type": "cf_agent_identity", "name": "p", "agent": "plain", "limits": LIMITS}
+        assert tab.frames[0] == identity
         assert not tab.all(STATE)
 
 
@@ -173,13 +179,20 @@ async def test_a_state_that_is_refused_says_so_and_not_why(sqlite_url: str) -> N
             assert not two.all("cf_agent_state_error")
 
 
-async def test_calls_return_fail_and_stream(sqlite_url: str) -> None:
+async def test_calls_return_fail_and_stream(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with served(url=sqlite_url) as server, server.tab() as tab, server.tab() as other:
         assert await tab.call("add", 2, 3) == 5
         assert await tab.call("echo", {"ö": [1, None]}) == {"ö": [1, None]}
         assert await tab.call("echo") is None
         with pytest.raises(RuntimeError, match="^my own words$"):
             await tab.call("boom", "my own words")
+        with pytest.raises(RuntimeError, match=r"^The call failed\. \(error_\w+\)$"):
+            await tab.call("crash", SECRET)
+        assert SECRET not in json.dumps(tab.frames)
+        (record,) = [each for each in caplog.records if each.exc_info]
+        assert SECRET in str(record.exc_info), "the log has it"
         assert await tab.call("countTo", 3, id="c") == {"total": 3}
         found = [(each["done"], each["result"]) for each in tab.all("rpc", id="c")]
         assert found == [(False, 1), (False, 2), (False, 3), (True, {"total": 3})]

@@ -57,7 +57,9 @@ class Supervised:
         command = [sys.executable, "-m", "outlast.cli.main", "serve", target]
         command += ["--port", str(self.port), *options]
         with (folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+            self.process = subprocess.Popen(  # without a terminal: there SIGHUP is a reload
+                command, stdout=log, stderr=log, cwd=folder, start_new_session=True
+            )
 
     @property
     def pid(self) -> int:
@@ -66,6 +68,10 @@ class Supervised:
     @property
     def log(self) -> str:
         return (self.folder / "log").read_text()
+
+    def children(self) -> list[int]:
+        text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [int(each) for each in text.split()]
 
     def get(self, path: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LONG)
@@ -191,7 +197,10 @@ def test_an_agent_can_have_itself_replaced_by_a_newer_version(tmp_path: Path) ->
 
             def is_answered() -> bool:
                 nonlocal messages
-                status, found = server.get(f"{where}/get-messages")
+                try:
+                    status, found = server.get(f"{where}/get-messages")
+                except (OSError, http.client.HTTPException):  # accepted by the one that leaves
+                    return False
                 messages = json.loads(found) if status == 200 else []
                 said = [part.get("text") for each in messages for part in each["parts"]]
                 return question in said and messages[-1]["role"] == "assistant"
@@ -232,11 +241,9 @@ def test_nobody_is_refused_while_workers_are_killed_and_replaced(tmp_path: Path)
         try:
             about = server.ask()
             assert about["cause"] is None
-            for _ in range(3):
-                killed_at = time.monotonic()
+            for _ in range(6):
                 os.kill(about["pid"], signal.SIGKILL)
                 about = server.other_than(about["pid"])
-                assert time.monotonic() - killed_at < SOON
                 assert about["cause"] == "crashed"
         finally:
             over.set()
@@ -244,8 +251,46 @@ def test_nobody_is_refused_while_workers_are_killed_and_replaced(tmp_path: Path)
         assert refused == []
         assert made > 10
         assert "was killed by SIGKILL after" in server.log
-        assert "starting another (cause: crashed)" in server.log
-        assert "starting another in 0.2 s (cause: crashed)" in server.log
+        assert server.log.count("starting another (cause: crashed)") == 6
+        assert "starting another in" not in server.log, "each had served something"
+
+
+DOOMED = (
+    """
+import contextlib, sys, urllib.request
+"""
+    + APP
+    + """
+class Doomed(App):
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _=None):
+        async with super().lifespan():
+            if os.path.exists("doomed"):
+                threading.Thread(target=die).start()
+            yield
+
+def die():  # as soon as it answers
+    port = sys.argv[sys.argv.index("--port") + 1]
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz").close()
+    os._exit(9)
+
+app = Doomed(agents=[Probe], store="sqlite:///probe.db")
+"""
+)
+
+
+def test_workers_that_die_before_they_serve_anything_are_started_later_and_later(
+    tmp_path: Path,
+) -> None:
+    with supervised(tmp_path, app=DOOMED) as server:
+        first = server.ask()
+        (tmp_path / "doomed").touch()
+        os.kill(first["pid"], signal.SIGKILL)
+        until(lambda: "starting another in 0.5 s (cause: crashed)" in server.log)
+        assert server.log.count("starting another (cause: crashed)") == 3
+        assert server.log.count("starting another in 0.2 s (cause: crashed)") == 1
+        (tmp_path / "doomed").unlink()
+        assert server.other_than(first["pid"])["cause"] == "crashed"
 
 
 def test_the_next_worker_is_told_why_the_last_one_ended(tmp_path: Path) -> None:
@@ -403,7 +448,7 @@ def test_a_port_that_is_in_use_is_said(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         code, said = refusal_of(tmp_path, "--port", str(port))
-    assert code == 1
+    assert code == 2
     assert f"port {port} of 127.0.0.1 is in use" in said
 
 
@@ -426,15 +471,17 @@ def test_a_reader_of_events_holds_up_no_stop_and_resumes_afterwards(tmp_path: Pa
         path = "/agents/fixture-agent/a/chat"
         connection.request("POST", path, json.dumps({"messages": [said]}), headers)
         answer = connection.getresponse()
-        while b"text-delta" not in answer.readline():
-            pass
+        read = [b""]
+        while b"text-delta" not in read[-1]:
+            read.append(answer.readline())
         server.process.send_signal(signal.SIGHUP)
         began = time.monotonic()
         rest = answer.read()
         assert time.monotonic() - began < 1.5  # less than the worker has for its turn
         connection.close()
         assert b"[DONE]" not in rest
-        last = max(int(line[4:]) for line in rest.splitlines() if line.startswith(b"id: "))
+        lines = [*read, *rest.splitlines()]
+        last = max(int(line[4:]) for line in lines if line.startswith(b"id: "))
         line = b""
         while not line:  # the old worker may have taken the connection, and ends it like the first
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LONG)

@@ -18,7 +18,7 @@ from outlast.store.operations import Batch, BulkStatement, Fence, Operation, Que
 from outlast.store.postgres import parse
 from outlast.store.url import open_store
 
-PATIENCE = 20.0  # seconds: only a test that fails waits that long
+PATIENCE = 60.0  # seconds: only a test that fails waits that long
 
 _COLUMNS = PUT.columns
 _INSERT = (

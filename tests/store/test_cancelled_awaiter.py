@@ -49,19 +49,27 @@ async def test_an_awaiter_cancelled_in_the_tick_of_handing_over_does_not_undo_it
         assert await look(store_url, "SELECT key FROM storage") == [("k",)]
 
 
+async def passed(begun: asyncio.Event) -> None:
+    """A timeout of a millisecond has passed: its timer was set before this one."""
+    await begun.wait()
+    await asyncio.sleep(0.001)
+
+
 async def test_a_timeout_is_told_once_the_outcome_is_known(store_url: str) -> None:
     async with opened(store_url) as store:
         order: list[str] = []
+        begun = asyncio.Event()
 
         async def wait() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.001):
+                    begun.set()
                     await store.commit(fence(), [put("A/x", "k")])
             order.append("told")
 
         async with writes_held_up(store_url):
             waiter = asyncio.create_task(wait())
-            await asyncio.sleep(0.01)  # the timeout passes
+            await passed(begun)
             await is_under_way(store)
             order.append("let go")
         await asyncio.wait_for(waiter, PATIENCE)
@@ -71,11 +79,15 @@ async def test_a_timeout_is_told_once_the_outcome_is_known(store_url: str) -> No
 
 async def test_wait_for_ends_once_the_outcome_is_known(store_url: str) -> None:
     async with opened(store_url) as store:
+        begun = asyncio.Event()
+
+        async def wait() -> None:
+            begun.set()
+            await asyncio.wait_for(store.commit(fence(), [put("A/x", "k")]), 0.001)
+
         async with writes_held_up(store_url):
-            waiter = asyncio.create_task(
-                asyncio.wait_for(store.commit(fence(), [put("A/x", "k")]), 0.001)
-            )
-            await asyncio.sleep(0.01)  # the timeout passes
+            waiter = asyncio.create_task(wait())
+            await passed(begun)
             await is_under_way(store)
             assert not waiter.done()
         with pytest.raises(TimeoutError):

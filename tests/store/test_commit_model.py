@@ -6,7 +6,7 @@ import asyncio
 import itertools
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import CLEAR, CREATE, DELETE, INSERT, PUT, UPDATE, fence, settled, stored, write
 
@@ -108,11 +108,7 @@ def test_groups_of_random_batches_do_what_dictionaries_do(store_url: str, max_gr
     with asyncio.Runner() as runner:
         store = runner.run(open_store(store_url, StoreOptions(max_group=max_group)))
 
-        @settings(
-            max_examples=150 if store.engine == "sqlite" else 60,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        )
+        @settings(max_examples=150 if store.engine == "sqlite" else 60)
         @given(ticks)
         def examples(plan: list[list[tuple[int, list[object]]]]) -> None:
             runner.run(check(store, next(numbers), plan))

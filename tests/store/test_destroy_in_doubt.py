@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from disks import Faulty
 from proxy import Loss, proxied
-from rows import fence, look, opened, other_connection, put
+from rows import PATIENCE, fence, look, opened, other_connection, put
 
 from families import Node, below, forget, furnish, rows_under
 from outlast import AgentDestroyed, CommitFailed, Host, StoreError, StoreFull
@@ -234,13 +234,13 @@ async def test_a_neighbour_in_the_same_transaction_is_not_believed_for_a_row_tha
             store.submit(leaving, [(fencing.FORGET, ("A/leaving",))]),
             store.submit(neighbour, [put("A/neighbour", "k")]),
         ]
-        await asyncio.wait_for(proxy.has_cut.wait(), 20)
+        await asyncio.wait_for(proxy.has_cut.wait(), PATIENCE)
         (row,) = await elsewhere.fetch(fencing.READ, "A/leaving")
         await elsewhere.commit(
             Fence.after("A/leaving", "elsewhere", row), [(fencing.FORGET, ("A/leaving",))]
         )
         proxy.down = None
-        await asyncio.wait(outcomes, timeout=20)
+        await asyncio.wait(outcomes, timeout=PATIENCE)
         assert outcomes[1].exception() is None
         stored = await look(postgres_url, "SELECT agent FROM storage")
         assert stored == [("A/neighbour",)], "what is told to be durable is durable"

@@ -145,7 +145,7 @@ def test_long_text_is_not_mistaken_for_a_long_number() -> None:
     assert json.decode(json.encode(value)) == value
 
 
-@pytest.mark.parametrize("text", ["", "{", "nul", "[1,]", '{"a"}', "\0", "'x'", r'"\ud800"'])
+@pytest.mark.parametrize("text", ["", "{", "nul", "[1,]", '{"a"}', "\0", "'x'"])
 def test_what_is_not_json_any_more_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         json.decode(text)

@@ -9,6 +9,7 @@ import pytest
 from proxy import proxied
 from rows import (
     APPEND,
+    PATIENCE,
     fence,
     look,
     opened,
@@ -124,7 +125,7 @@ async def test_an_abandoned_store_does_not_come_back_to_write(postgres_url: str)
             assert await other.fetchval(KILL, victims) >= 1
         writer = [task for task in asyncio.all_tasks() if task.get_name() == "outlast-store-writer"]
         if writer:
-            await asyncio.wait(writer, timeout=5)
+            await asyncio.wait(writer, timeout=PATIENCE)
         assert all(task.done() for task in writer)
         assert not outcome.done()
         assert await other.fetch("SELECT * FROM storage") == []

@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import fence, look, opened, put, settled, stored
 
@@ -124,11 +124,7 @@ def test_strict_json_comes_back_equal_from_the_store(store_url: str) -> None:
         store = runner.run(open_store(store_url))
         mine = fence()
 
-        @settings(
-            max_examples=200 if store.engine == "sqlite" else 75,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        )
+        @settings(max_examples=200 if store.engine == "sqlite" else 75)
         @given(strict_json)
         def examples(value: Any) -> None:
             agent = f"A/{next(numbers)}"

@@ -320,9 +320,11 @@ class Agent:
         """
         return await self._managed.start(name, function, input, id, idempotency_key, wait, metadata)
 
-    async def inspect_fiber(self, id: str) -> FiberInspection | None:
-        """A managed fiber as it stands in the store, or None."""
-        return await self._managed.inspect(id)
+    async def inspect_fiber(
+        self, id: str | None = None, *, idempotency_key: str | None = None
+    ) -> FiberInspection | None:
+        """A managed fiber as it stands in the store, by its id or by its key; or None."""
+        return await self._managed.inspect(id, idempotency_key)
 
     async def list_fibers(
         self,
@@ -334,9 +336,11 @@ class Agent:
         """Managed fibers, newest first; at most 100."""
         return await self._managed.list(status, name, limit)
 
-    async def cancel_fiber(self, id: str) -> bool:
-        """Cancel a managed fiber. False when there is none, or it has ended."""
-        return await self._managed.cancel(id)
+    async def cancel_fiber(
+        self, id: str | None = None, *, idempotency_key: str | None = None
+    ) -> bool:
+        """Cancel a managed fiber, by its id or by its key. False when there is none, or it has ended."""
+        return await self._managed.cancel(id, idempotency_key)
 
     async def resolve_fiber(
         self,

@@ -147,9 +147,18 @@ class ManagedFibers:
             )
         return by_id or by_key
 
-    async def inspect(self, id: str) -> FiberInspection | None:
-        row = await self._row(id)
+    async def inspect(self, id: str | None, key: str | None) -> FiberInspection | None:
+        row = await self._named(id, key)
         return None if row is None else self._inspection(row)
+
+    async def _named(self, id: str | None, key: str | None) -> FiberRow | None:
+        """The fiber with this id, or with this key."""
+        if (id is None) == (key is None):
+            raise TypeError("name the fiber by its id or by idempotency_key=, and not by both")
+        if id is not None:
+            return await self._row(id)
+        _check_text("idempotency_key", key)
+        return await self._existing(None, key)
 
     async def list(
         self, status: FiberStatus | Iterable[FiberStatus] | None, name: str | None, limit: int
@@ -164,11 +173,12 @@ class ManagedFibers:
         )
         return [self._inspection(FiberRow(*values)) for values in found]
 
-    async def cancel(self, id: str) -> bool:
+    async def cancel(self, id: str | None, key: str | None) -> bool:
         """Durable first, then the running code is stopped; waiters need not wait for it."""
-        row = await self._row(id)
+        row = await self._named(id, key)
         if row is None or row.settled_at is not None:
             return False
+        id = row.id
         now = self._fibers.activation.clock.now()
 
         def stop() -> None:

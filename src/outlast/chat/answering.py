@@ -8,13 +8,19 @@ from typing import Any, Protocol
 
 from outlast.chat import events
 from outlast.chat.chunks import Encoder
-from outlast.chat.failures import judged
+from outlast.chat.failures import Failure, reported
 from outlast.chat.history import HistoryCache
-from outlast.chat.hooks import ChatErrorContext, is_overridden, told
+from outlast.chat.hooks import (
+    ChatErrorClassification,
+    ChatErrorContext,
+    is_overridden,
+    told,
+)
 from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import Outcome
 from outlast.chat.interactions import Interactions
 from outlast.chat.keyed import KeyedCalls
+from outlast.chat.leaving import PutBack
 from outlast.chat.ledger import Ledger
 from outlast.chat.loop import answer
 from outlast.chat.model_errors import (
@@ -78,8 +84,13 @@ class AnsweringTurns:
             try:
                 await answer(self._object, turn, list(path), around)
                 return
+            except (TurnAborted, PutBack):
+                raise
             except Exception as failure:
-                if attempt > retries or not await self._is_overflow(turn, failure):
+                if wanted.reactive:
+                    turn.classification = await self._classified(turn, failure)
+                is_overflow = turn.classification == "context_overflow"
+                if attempt > retries or not is_overflow or turn.abort.is_set:
                     raise
                 work = self.compactions.compact(path, "reactive", turn.request_id, attempt)
                 if not await turn.unless_stopped(work):
@@ -88,30 +99,33 @@ class AnsweringTurns:
                     raise
                 await self._begin_anew(turn)
 
-    async def _is_overflow(self, turn: Turn, failure: Exception) -> bool:
-        if turn.abort.is_set:
-            return False
+    async def _classified(self, turn: Turn, failure: Exception) -> ChatErrorClassification | None:
+        """Ask `classify_chat_error`, once for each error. Only an overflow is acted on, and passed on."""
+        if turn.abort.is_set or self._activation.ended is not None:
+            return None
+        hook = self._object.classify_chat_error
+        if not is_overridden(hook):
+            return default_context_overflow_classifier(failure)
         context = ChatErrorContext(turn.request_id, turn.stage)
         try:
-            kind = await told(self._object.classify_chat_error, failure, context)
+            kind = await turn.unless_stopped(told(hook, failure, context))
+        except TurnAborted:
+            raise
         except Exception:
             logger.exception("%s: classify_chat_error raised", self._agent)
-            return False
-        if kind is None and not is_overridden(self._object.classify_chat_error):
-            kind = default_context_overflow_classifier(failure)
-        return bool(kind == "context_overflow") and not turn.abort.is_set
+            return None
+        return "context_overflow" if kind == "context_overflow" else None
 
     async def _begin_anew(self, turn: Turn) -> None:
         """What was said is thrown away, unless a tool has done something: then it goes on from there."""
         await turn.stream.stored()
         partial = folded(turn.stream.chunks, turn.begun)
-        turn.resumed = None
-        turn.builder = MessageBuilder(turn.begun)
         for chunk in partial.seam() if partial.has_settled_work else partial.discarded():
             turn.stream.append(chunk)
         if partial.has_settled_work:
-            turn.builder, turn.resumed = partial.builder, partial
-        turn.stage = "turn"
+            turn.begin_anew(partial.builder, partial)
+        else:
+            turn.begin_anew(MessageBuilder(turn.begun), None)
 
     def _around(self, turn: Turn) -> Surroundings:
         given = self.executors.pop(turn.request_id, None)
@@ -132,20 +146,25 @@ class AnsweringTurns:
         turn.emit(Encoder().abort(turn.abort.reason))
         return "aborted", turn.abort.reason
 
-    async def failed(self, turn: Turn, failure: Exception) -> tuple[Outcome, str | None]:
-        """What is stored of an error. What was said is durable by then; a stop goes before it."""
+    async def failed(self, turn: Turn, failure: Exception) -> Failure | None:
+        """Report an error, once the chunks of the partial answer are durable. None: the turn was stopped."""
         for chunk in turn.loose_ends():
             turn.emit(chunk)
         await turn.stream.stored()
-        judging = judged(self._object, turn, failure, self._activation.events)
+        emitter = self._activation.events
+        if isinstance(failure, ModelStalled):
+            patience = int(seconds(turn.patience or 0) * 1000)
+            emitter.emit(events.StreamStalled, turn.agent, turn.request_id, timeout_ms=patience)
+        context = ChatErrorContext(turn.request_id, turn.stage, classification=turn.classification)
+        work = reported(self._object, self._agent, failure, context, emitter)
         try:
-            error, shown = await turn.unless_stopped(judging)
+            found = await turn.unless_stopped(work)
         except TurnAborted:
-            return self.aborted(turn)
+            return None
         if turn.abort.is_set:
-            return self.aborted(turn)
-        turn.emit(Encoder().error(shown))
-        return "error", error
+            return None
+        turn.emit(Encoder().error(found.shown))
+        return found
 
     async def breaks_off(self, turn: Turn, failure: Exception) -> bool:
         """Whether a failure is the model's, in the middle of its answer: the turn is taken up then."""

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from outlast.agent.unit import Commits
 from outlast.chat import inbox_rows as rows
 from outlast.chat.abort import Abort
-from outlast.chat.inbox import Inbox, Request
+from outlast.chat.hooks import told
+from outlast.chat.inbox import COMPOSED, Inbox, Request
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.interactions import checked_schemas
 from outlast.chat.messages import to_messages
@@ -23,7 +24,7 @@ from outlast.chat.overlap import Concurrency, policy_of
 from outlast.chat.results import Message, Submission, SubmissionStatus, TurnEnd, TurnResult
 from outlast.chat.stream import Stream
 from outlast.chat.transcript import Change, Transcript
-from outlast.chat.turn import Executor, current_turn
+from outlast.chat.turn import Executor, composing_for, current_turn
 from outlast.chat.turns import Turns
 from outlast.core import json
 from outlast.core.clock import to_datetime
@@ -41,12 +42,18 @@ ENDED: tuple[SubmissionStatus, ...] = ("completed", "error", "aborted", "skipped
 
 
 class StreamCallback(Protocol):
-    """What `chat` tells as the answer comes. Each method may be async; all but `on_event` may be missing."""
+    """What `chat` tells as the answer comes. Each method may be async; all but `on_event` may be missing.
+
+    The last call says how the turn ended: `on_done` for a completed one and no other, `on_error`,
+    `on_interrupted`, or `on_aborted` with the reason for one that was stopped or skipped. A callback without
+    `on_aborted` gets that as `on_error`.
+    """
 
     def on_start(self, event: dict[str, str]) -> Any: ...
     def on_event(self, chunk: str) -> Any: ...
     def on_done(self) -> Any: ...
     def on_error(self, error: str) -> Any: ...
+    def on_aborted(self, reason: str) -> Any: ...
     def on_interrupted(self) -> Any: ...
 
 
@@ -71,10 +78,15 @@ class Asking:
     # --- asking ----------------------------------------------------------------------------------
 
     def messages(self, given: Any) -> list[dict[str, Any]]:
-        """What was handed in, as messages; a function is given the conversation and returns them."""
-        if callable(given):
-            given = given([Message(message) for message in self._transcript.path])
+        """What was handed in, as messages."""
         return to_messages(given, self._activation.ids)
+
+    def request(self, origin: str, given: Any, key: str | None, options: dict[str, Any]) -> Request:
+        """A request for an answer to messages, or to what a function makes of the conversation then."""
+        if not callable(given):
+            return Request("message", origin, self.messages(given), key=key, options=options)
+        marked = {**options, COMPOSED: True}
+        return Request("message", origin, key=key, options=marked, compose=given)
 
     def options(
         self, body: Mapping[str, Any] | None, client_tools: Sequence[Any] | None = None
@@ -85,11 +97,19 @@ class Asking:
             options["client_tools"] = checked_schemas(client_tools)
         return options
 
+    async def last_body(self) -> Mapping[str, Any]:
+        """The body that came along with the request for the last answer."""
+        path = self._transcript.path
+        made_by = await self._transcript.turn_of(path[-1]["id"]) if path else None
+        entry = None if made_by is None else await self._inbox.get(made_by)
+        body = {} if entry is None else json.decode(entry.options).get("body")
+        return body if isinstance(body, dict) else {}
+
     async def ask(self, request: Request, signal: Abort | None = None) -> TurnResult:
         """Accept a request, and wait for its end."""
         self._no_block("save_messages")
         with self._waiting("waited for"):
-            entry, accepted = await self._inbox.accept(_with(signal, request))
+            entry, accepted = await self._accept(_with(signal, request))
             end = await self._end_of(entry, signal)
         return TurnResult(entry.id, end.status, end.message, end.error, end.output, accepted)
 
@@ -156,39 +176,64 @@ class Asking:
             await _told(callback, "on_interrupted")
         elif end.status == "error":
             await _told(callback, "on_error", end.error or "")
-        else:
+        elif end.status == "completed":
             await _told(callback, "on_done")
+        else:
+            reason = end.error or "there was nothing to answer"
+            if hasattr(callback, "on_aborted"):
+                await _told(callback, "on_aborted", reason)
+            else:
+                what = "stopped" if end.status == "aborted" else "skipped"
+                await _told(callback, "on_error", f"The turn was {what}: {reason}")
 
     async def _accept_with(
         self, request: Request, tools: Sequence[Any], executor: Executor | None
     ) -> tuple[EntryRow, bool]:
         if executor is None:
-            return await self._inbox.accept(request)
+            return await self._accept(request)
         schemas, executors = checked_schemas(tools), self._turns.answering.executors
+        return await self._accept(request, (executors, (schemas, executor)))
+
+    async def _accept(
+        self, request: Request, *kept: tuple[dict[str, Any], Any]
+    ) -> tuple[EntryRow, bool]:
+        """Accept a request. What its turn needs besides what is stored lives in memory: `kept`."""
+        if request.compose is not None:
+            kept = (*kept, (self._turns.composing, request.compose))
+        if not kept:
+            return await self._inbox.accept(request)
         made: list[str] = []
 
         def remember(entry: EntryRow) -> None:
             made.append(entry.id)
-            executors[entry.id] = (schemas, executor)
+            for where, value in kept:
+                where[entry.id] = value
 
         accepted = False
         try:
             entry, accepted = await self._inbox.accept(request, remember)
         finally:
             if not accepted and made and self._inbox.open_one(made[0]) is None:
-                executors.pop(made[0], None)
+                for where, _ in kept:
+                    where.pop(made[0], None)
         return entry, accepted
 
     async def follow(self, request: Request) -> AsyncIterator[list[dict[str, Any]]]:
         """Accept a request, and give its chunks: each time all that there are."""
         self._no_block("chat")
         with self._waiting("followed"):
-            entry, _ = await self._inbox.accept(request)
+            entry, _ = await self._accept(request)
             stream = await self.stream(entry)
+            last: dict[str, Any] = {}
             async for chunks in stream.news():
-                yield json.decode(f"[{','.join(chunks)}]")
-        if stream.end is None:  # it did not end here: the agent did
+                decoded = json.decode(f"[{','.join(chunks)}]")
+                last = decoded[-1]
+                yield decoded
+        end = stream.end
+        if end is None:  # it did not end here: the agent did
             raise again(self._activation.ended or HostStopped(f"{self._agent} is over"))
+        if end.status in ("error", "interrupted") and last.get("type") != "error":
+            yield [{"type": "error", "errorText": end.error or "An error occurred."}]
 
     async def resume(self, id: str, after: int) -> AsyncIterator[tuple[int, dict[str, Any]]]:
         """The chunks of a request from a place on, with their places: what is stored, then what comes."""
@@ -223,6 +268,11 @@ class Asking:
     @contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
         """Whoever waits for a turn of this agent must not be what that turn has to wait for."""
+        if composing_for.get() == self._agent:
+            raise InsideTurn(
+                f"a turn of {self._agent} cannot be {what} by the function that makes the messages of one,"
+                " which has to return first; use submit_messages(), which does not wait"
+            )
         turn = current_turn.get()
         if turn is None or not turn.is_running:
             yield
@@ -248,6 +298,8 @@ class Asking:
     async def add(self, given: Any) -> list[Message]:
         """Store messages at the end of the conversation. Those that are stored already stay as they are."""
         self._no_block("add_messages")
+        if callable(given):
+            given = await told(given, [Message(message) for message in self._transcript.path])
         messages = self.messages(given)
         async with self._transcript.changing:
             known = await self._transcript.known([message["id"] for message in messages])

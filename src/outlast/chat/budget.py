@@ -9,7 +9,10 @@ from typing import Any
 from outlast.chat.recovery import Cause, ChatRecovery, Reason
 from outlast.core.clock import seconds
 
-DEBOUNCE = 30_000  # milliseconds in which detections without progress count as one
+DEATHS: tuple[Cause, ...] = ("crashed", "oom", "unknown")
+"""How a process ends that was not asked to: the turn that it was running may be the reason."""
+DEBOUNCE = 30_000  # milliseconds in which other interruptions without progress count as one
+SUSPECT_FROM = 2  # deaths in a row without progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Incident:
     progress: int = 0  # chunks that were produced, when it was looked at last
     baseline: int = 0  # the same, when the incident was opened
     oom_attempts: int = 0
+    host_deaths: int = 0  # of the process, while the turn ran and made no progress
+    begun: int = 1  # whether the last attempt has begun; 0: it waited for its turn
     cause: Cause = "unknown"
     row: int = 0  # of the decision table
     reason: Reason | None = None  # why it was given up
@@ -32,6 +37,11 @@ class Incident:
     def work(self) -> int:
         """What was produced since the first interruption."""
         return max(0, self.progress - self.baseline)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be the turn that kills its process."""
+        return self.host_deaths >= SUSPECT_FROM
 
     @property
     def body(self) -> dict[str, Any]:
@@ -74,22 +84,28 @@ def evaluated(
             progress=progress,
             baseline=progress,
             oom_attempts=int(cause == "oom"),
+            host_deaths=int(cause in DEATHS),
             cause=cause,
         )
         return replace(opened, reason=None if awaits_human else _on_first(opened, age, config))
     has_progressed = progress > before.progress
-    is_debounced = not has_progressed and 0 <= now - before.last_attempt_at < DEBOUNCE
-    attempt = 1 if has_progressed else before.attempt + (not is_debounced or before.attempt == 0)
+    has_begun = bool(before.begun) or has_progressed
+    is_death = has_begun and cause in DEATHS
+    # A series of deploys is one interruption; each death is one of its own.
+    is_soon = 0 <= now - before.last_attempt_at < DEBOUNCE and cause not in DEATHS
+    counts = has_begun and (not is_soon or before.attempt == 0)
     since = before.last_progress_at or before.last_attempt_at or now
     after = replace(
         before,
-        attempt=attempt,
+        attempt=1 if has_progressed else max(1, before.attempt + counts),
         attempts=before.attempts + 1,
         first_seen_at=before.first_seen_at or now,
-        last_attempt_at=before.last_attempt_at if is_debounced else now,
+        last_attempt_at=before.last_attempt_at if is_soon and not has_progressed else now,
         last_progress_at=now if has_progressed or awaits_human else since,
         progress=max(progress, before.progress),
-        oom_attempts=before.oom_attempts + (cause == "oom"),
+        oom_attempts=before.oom_attempts + (has_begun and cause == "oom"),
+        host_deaths=is_death + (0 if has_progressed else before.host_deaths),
+        begun=1,
         cause=cause,
         reason=None,
     )

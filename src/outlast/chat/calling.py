@@ -33,6 +33,7 @@ from outlast.chat.tools import NotDone, ToolCall, ToolSpec, ask, current_call
 from outlast.chat.toolset import Tools
 from outlast.chat.turn import Turn, TurnAborted
 from outlast.core import json
+from outlast.core.errors import PublicError
 from outlast.core.text import described
 from outlast.host.activation import Activation
 
@@ -47,9 +48,42 @@ logger = logging.getLogger("outlast.chat")
 
 GRACE = 0.5  # seconds that a tool has to stop when it is told to; then it is left behind
 RECONCILE_TIMEOUT = 30.0
+ALWAYS_FITS = 512 * 1024  # characters of a result
 STOPPED = "The turn was stopped before this call began."
-WAITS_AGAIN = "This call was allowed, and did not run: it wants to wait once more."
+WAITS_AGAIN = "This call was approved but did not run: it would have to wait a second time."
+FAILED = "The tool failed."
+MOST_DETAIL = 2000  # characters that are stored of an error that nobody outside is shown
 UNKNOWN = "It is not known whether this call has happened: {why}. Do not repeat it without asking."
+
+
+class InvalidDecision(TypeError):
+    """`before_tool_call` returned something that is not a decision: a mistake in the application.
+
+    It ends the turn, so that the developer sees it; the model could do nothing about it.
+    """
+
+
+def decided(given: Any) -> Allow | Block | Substitute | None:
+    """What `before_tool_call` has returned, as an object or as a dict with an `action`."""
+    if isinstance(given, Mapping):
+        rest = {name: value for name, value in given.items() if name != "action"}
+        action = given.get("action")
+        kind = _DECISIONS.get(action) if isinstance(action, str) else None
+        try:
+            given = given if kind is None else kind(**rest)
+        except TypeError as error:
+            raise InvalidDecision(f"before_tool_call returned {given!r}: {error}") from None
+    if isinstance(given, Allow) and not isinstance(given.input, Mapping | None):
+        raise InvalidDecision(f"Allow(input=) must be a dict, got {given.input!r}")
+    if given is None or isinstance(given, Allow | Block | Substitute):
+        return given
+    raise InvalidDecision(
+        "before_tool_call must return Allow, Block, Substitute, a dict with the action 'allow', 'block' or"
+        f" 'substitute', or None, got {given!r}"
+    )
+
+
+_DECISIONS: dict[str, Any] = {"allow": Allow, "block": Block, "substitute": Substitute}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +105,7 @@ class CallEnd:
     error: str | None = None
     input: Mapping[str, Any] | None = None
     text: str | None = None  # the output as JSON, if it is there already
+    raised: Exception | None = None  # what the tool, or code around it, has raised
 
 
 class Calls:
@@ -96,6 +131,7 @@ class Calls:
         self.tools = tools
         self._context = context
         self._found: dict[str, Any] = {}  # what the model was offered
+        self.given: Any = None  # the `context` of this step's `StepConfig`
 
     async def offered(
         self, active: Sequence[str] | None, context: RunContext[Any] | None = None
@@ -120,7 +156,13 @@ class Calls:
         """Side by side, to the end of each; every outcome is told as it comes."""
         if len(calls) == 1:
             return [await self._one(calls[0], messages, step)]
-        return list(await asyncio.gather(*(self._one(call, messages, step) for call in calls)))
+        work = (self._one(call, messages, step) for call in calls)
+        ends = await asyncio.gather(*work, return_exceptions=True)
+        # Only after all of them: the others have effects, and outcomes that are to be stored.
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+        return [end for end in ends if not isinstance(end, BaseException)]
 
     # --- one call --------------------------------------------------------------------------------
 
@@ -130,6 +172,7 @@ class Calls:
         if end.state == "open":
             self._turn.open_calls.add(call.id)
             return end
+        end = self._fitting(call, running, end)
         self._tell(call, running, end)
         hook = self._agent.after_tool_call
         if is_overridden(hook):
@@ -140,11 +183,13 @@ class Calls:
                 self._turn.request_id,
                 step,
                 messages,
+                self._turn.writer,
                 duration_ms=running.took,
                 success=end.state == "done",
                 output=end.output,
-                error=end.error,
+                error=end.error if end.raised is None else end.raised,
                 unknown=end.state == "unknown",
+                context=self.given,
             )
             try:
                 await self._turn.unless_stopped(told(hook, context))
@@ -153,6 +198,19 @@ class Calls:
             except Exception:
                 logger.exception("%s: after_tool_call raised", self._activation.address)
         return end
+
+    def _fitting(self, call: Called, running: _Running, end: CallEnd) -> CallEnd:
+        """The same, unless the result is too large for its message to be stored."""
+        if end.state != "done":
+            return end
+        text = json.encode(end.output) if end.text is None else end.text
+        if len(text) <= ALWAYS_FITS:
+            return end
+        size, room = len(text.encode()), self._turn.room_in(self._activation.store.options)
+        if size <= room:
+            return end
+        why = f"it has {size:,} bytes, and there is room for {max(0, room):,} in this message"
+        return replace(not_stored(call.name, running.effect, why), input=end.input)
 
     def _tell(self, call: Called, running: _Running, end: CallEnd) -> None:
         """The outcome, as a chunk, in one commit with what the ledger knows of it."""
@@ -163,7 +221,16 @@ class Calls:
             turn.emit(encoder.tool_output_text(call.id, text), *operations)
             return
         outcome: Literal["failed", "unknown"] = "failed" if end.state == "failed" else "unknown"
-        turn.emit(encoder.tool_error(call.id, end.error or "", outcome=outcome), *operations)
+        is_hidden = end.raised is not None and not isinstance(end.raised, PublicError)
+        detail = described(end.raised)[:MOST_DETAIL] if is_hidden and end.raised else None
+        chunk = encoder.tool_error(
+            call.id,
+            end.error or "",
+            outcome=outcome,
+            detail=detail,
+            for_model=self._agent.tool_error_details,
+        )
+        turn.emit(chunk, *operations)
 
 
 class _Running:
@@ -188,15 +255,29 @@ class _Running:
             calls._activation.address.text, self._turn.request_id, self._turn.message_id, call.id
         )
 
+    @property
+    def effect(self) -> str:
+        return self._spec.effect
+
     async def end(self) -> CallEnd:
         """What comes of it."""
         try:
             end = await self._judged()
         except TurnAborted:
             end = CallEnd("failed", error=STOPPED)
+        except InvalidDecision:
+            raise
         except Exception as error:  # of a hook, or of something that it was told
-            end = CallEnd("failed", error=described(error))
+            end = self._failed(error)
         return end if end.input is not None else replace(end, input=self._made.input)
+
+    def _failed(self, error: Exception) -> CallEnd:
+        """The end of a call that has raised: only an error that is meant to be read is shown as it is."""
+        if isinstance(error, PublicError):
+            return CallEnd("failed", error=str(error) or FAILED, raised=error)
+        id, name = self._calls._activation.ids.new("error"), self._call.name
+        logger.error("%s: the tool %s failed (%s)", self._turn.agent, name, id, exc_info=error)
+        return CallEnd("failed", error=f"{FAILED} ({id})", raised=error)
 
     def ending(self, end: CallEnd) -> list[Any]:
         """What the ledger is told with the outcome."""
@@ -228,7 +309,7 @@ class _Running:
         self._spec = calls.tools.spec(call.name, found)
         executor = self._turn.executor if definition.kind == "external" else None
         if definition.kind == "external" and executor is None:
-            return CallEnd("failed", error=WAITS_AGAIN) if call.approved else CallEnd("open")
+            return self._left_to_client()
         given, arguments, problem = _checked(found, call.arguments)
         self._made = ToolCall(
             call.id,
@@ -239,19 +320,18 @@ class _Running:
             self._step,
             call.approved,
             self._turn.abort,
+            calls.given,
         )
         if problem is not None:
             return CallEnd("failed", error=problem)
         if not call.approved and await self._needs_approval():
-            return self._ask_for_approval()
+            return self._ask_for_approval(for_client=executor is not None)
         decision = await self._decision()
         if isinstance(decision, Block):
             return _as_json(decision.reason, call.name, "read")
         if isinstance(decision, Substitute):
             return _as_json(decision.output, call.name, "read")
         if isinstance(decision, Allow) and decision.input is not None:
-            if not isinstance(decision.input, Mapping):
-                raise TypeError(f"an input is an object, not {decision.input!r}")
             if call.approved and dict(decision.input) != given:
                 return CallEnd("failed", error="What was approved cannot be changed afterwards.")
             given, arguments, problem = _checked(found, dict(decision.input))
@@ -260,6 +340,14 @@ class _Running:
                 return CallEnd("failed", error=problem)
         return await self._begun_or_replayed(found, arguments, executor)
 
+    def _left_to_client(self) -> CallEnd:
+        if not self._call.approved and self._spec.needs_approval is True:
+            return self._ask_for_approval(for_client=True)
+        part = self._turn.builder.call(self._call.id) or {}
+        if part.get("state") == "approval-responded":  # it was to run here when it was approved
+            return CallEnd("failed", error=WAITS_AGAIN)
+        return CallEnd("open")
+
     async def _needs_approval(self) -> bool:
         needs = self._spec.needs_approval
         if isinstance(needs, bool):
@@ -267,9 +355,9 @@ class _Running:
         asking = ask(self._agent, needs, self._made)
         return bool(await self._turn.unless_stopped(asking))
 
-    def _ask_for_approval(self) -> CallEnd:
-        id = self._call.id
-        self._turn.emit(self._calls._encoder.tool_approval_request(id, f"approval-{id}"))
+    def _ask_for_approval(self, *, for_client: bool = False) -> CallEnd:
+        id, encoder = self._call.id, self._calls._encoder
+        self._turn.emit(encoder.tool_approval_request(id, f"approval-{id}", for_client=for_client))
         return CallEnd("open")
 
     async def _decision(self) -> Any:
@@ -284,13 +372,10 @@ class _Running:
             self._step,
             self._messages,
             self._turn.abort,
+            self._turn.writer,
+            self._calls.given,
         )
-        decision = await self._turn.unless_stopped(told(hook, context))
-        if decision is not None and not isinstance(decision, Allow | Block | Substitute):
-            raise TypeError(
-                f"before_tool_call returns Allow, Block, Substitute or None, not {decision!r}"
-            )
-        return decision
+        return decided(await self._turn.unless_stopped(told(hook, context)))
 
     async def _begun_or_replayed(self, found: Any, arguments: Any, executor: Any) -> CallEnd:
         calls, spec = self._calls, self._spec
@@ -346,7 +431,7 @@ class _Running:
             self._spec.effect,
             outcome=end.state,
             elapsed_ms=self.took,
-            error=end.error,
+            error=end.error if end.raised is None else described(end.raised),
         )
         return end
 
@@ -449,7 +534,7 @@ class _Running:
             return CallEnd("failed", error=error.message)
         if not isinstance(error, Exception):
             raise error
-        return CallEnd("failed", error=described(error))
+        return self._failed(error)
 
     async def _cut_short(self, cut: Literal["stopped", "timeout"]) -> CallEnd:
         name = self._call.name
@@ -528,10 +613,15 @@ def _as_json(output: Any, name: str, effect: str) -> CallEnd:
         plain = to_jsonable_python(output, inf_nan_mode="null", bytes_mode="base64")
         return CallEnd("done", output=plain, text=json.encode(plain, "output"))
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
-        why = f"the tool {name!r} has run, but its result cannot be stored: {described(error)}"
-        if effect == "once":
-            return CallEnd("unknown", error=UNKNOWN.format(why=why))
-        return CallEnd("failed", error=f"{why[0].upper()}{why[1:]}")
+        return not_stored(name, effect, described(error))
+
+
+def not_stored(name: str, effect: str, problem: str) -> CallEnd:
+    """The end of a call whose result is lost."""
+    why = f"the tool {name!r} has run, but its result cannot be stored: {problem}"
+    if effect == "once":
+        return CallEnd("unknown", error=UNKNOWN.format(why=why))
+    return CallEnd("failed", error=f"{why[0].upper()}{why[1:]}")
 
 
 def _is_timeout_of_toolset(error: ModelRetry) -> bool:

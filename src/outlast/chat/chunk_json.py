@@ -9,6 +9,8 @@ from outlast.core import json
 
 METADATA_KEY = "outlast"
 """Whose fields of `providerMetadata` are ours."""
+FOR_CLIENT = "for_client"
+"""The field of a call that the client runs once somebody has approved it."""
 
 
 def encoded(chunk: dict[str, Any]) -> str:

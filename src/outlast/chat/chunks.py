@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from outlast.chat.chunk_json import encoded, known, metadata_of
+from outlast.chat.chunk_json import FOR_CLIENT, encoded, known, metadata_of
 from outlast.chat.growing import GrowingCall, GrowingPart, GrowingText, MadeFile, MoreText
 from outlast.core import json
 
@@ -188,21 +188,34 @@ class Encoder:
         text: str,
         *,
         outcome: Literal["failed", "retried", "unknown"] = "failed",
+        detail: str | None = None,
+        for_model: bool = False,
     ) -> str:
-        """The call failed; "retried" when the model was asked to call again; or nobody knows."""
+        """The call failed; "retried" when the model was asked to call again; or nobody knows.
+
+        `detail` is what clients are not shown; with `for_model`, the model is.
+        """
         chunk = {"type": "tool-output-error", "toolCallId": call_id, "errorText": text}
-        return encoded(
-            {**chunk, **metadata_of({"outcome": outcome} if outcome != "failed" else {})}
-        )
+        ours: dict[str, Any] = {} if outcome == "failed" else {"outcome": outcome}
+        if detail is not None:
+            ours |= {"detail": detail, **({"for_model": True} if for_model else {})}
+        return encoded({**chunk, **metadata_of(ours)})
 
     def tool_denied(self, call_id: str) -> str:
         return encoded({"type": "tool-output-denied", "toolCallId": call_id})
 
     def tool_approval_request(
-        self, call_id: str, approval_id: str, *, reason: str | None = None
+        self,
+        call_id: str,
+        approval_id: str,
+        *,
+        reason: str | None = None,
+        for_client: bool = False,
     ) -> str:
+        """`for_client`: the client runs the call once it is approved, and waits for that."""
         chunk = {"type": "tool-approval-request", "approvalId": approval_id, "toolCallId": call_id}
-        return encoded({**chunk, "reason": reason} if reason is not None else chunk)
+        more = {} if reason is None else {"reason": reason}
+        return encoded({**chunk, **more, **metadata_of({FOR_CLIENT: True} if for_client else {})})
 
     def tool_approval_response(
         self, approval_id: str, approved: bool, *, reason: str | None = None

@@ -53,6 +53,18 @@ class Claims:
         known = await self._transcript.known([message["id"] for message in messages])
         return [message for message in messages if message["id"] not in known]
 
+    async def unanswered(self, entry: EntryRow) -> Change | None:
+        """What keeps the messages of a user that are not to be answered; None: there are none.
+
+        A submission that is cancelled before its turn leaves nothing behind.
+        """
+        if entry.messages is None or entry.origin == "submission":
+            return None
+        if entry.kind == "regenerate":  # another text for a message
+            found = await self._place(entry)
+            return None if found is None else found[0]
+        return self._transcript.appending(await self.new(entry))
+
     async def claim(self, entry: EntryRow, stream_of: Callable[[EntryRow], Stream]) -> Turn | None:
         """Claim an entry and apply it. None: there is nothing to answer."""
         transcript, interactions = self._transcript, self._interactions

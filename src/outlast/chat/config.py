@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from outlast.chat.abort import Abort
+from outlast.chat.data_parts import DataWriter
 from outlast.chat.hooks import Step
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ def has_tool_call(name: str) -> StopCondition:
 def step_count_is(count: int) -> StopCondition:
     """Stop after this many steps."""
     return lambda steps: len(steps) >= count
+
+
+def check_max_steps(given: Any) -> None:
+    """A turn has at least one step; use `stop_when` or `active_tools=[]` for a turn without tools."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ValueError(f"max_steps must be an int of at least 1, got {given!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,10 @@ class TurnConfig:
     telemetry: Any = None  # Pydantic AI's InstrumentationSettings, or False
     chat_stream_stall_timeout: float | timedelta | None = None  # 0: off for this turn
 
+    def __post_init__(self) -> None:
+        if self.max_steps is not None:
+            check_max_steps(self.max_steps)
+
     def stop_conditions(self) -> tuple[StopCondition, ...]:
         if self.stop_when is None:
             return ()
@@ -80,8 +91,11 @@ class TurnContext:
     messages: Sequence[ModelMessage]
     model: Model
     tools: Mapping[str, ToolDefinition]
+    writer: DataWriter
     body: Mapping[str, Any] = field(default_factory=dict)
     signal: Abort = field(default_factory=Abort)
+    attempt: int = 1  # of the turn: 2 after it was interrupted for the first time
+    recovering: bool = False  # an interrupted answer goes on, or is asked for again
 
     @property
     def tool_names(self) -> tuple[str, ...]:

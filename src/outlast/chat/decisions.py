@@ -19,6 +19,7 @@ Action = Literal[
     "skip",  # it was cleared: keep nothing
     "seal",  # enough: keep what was said, and say that it was given up
     "stop",  # a hook does not want it to go on: the same, in other words
+    "handled",  # a hook has seen to everything itself: it ends, and what was said is not kept
     "park",  # it waits for a human: the turn ends, as it does without an interruption
     "requeue",  # it had not begun
     "retry",  # nothing was said: ask the model again
@@ -60,6 +61,7 @@ class Decision:
     why: str
     denies: bool = False  # calls that wait for a human are closed
     shrinks: bool = False  # with less of the conversation, and after a while
+    keeps: bool = False  # what was said is kept all the same, because a tool has done something
 
 
 def decide(facts: Facts) -> Decision:
@@ -115,6 +117,11 @@ def _for_humans(facts: Facts) -> Decision | None:
 
 def _by_hook(facts: Facts) -> Decision | None:
     """Row 30: `on_chat_recovery` said so. What tools have done is kept all the same."""
+    if facts.continue_ is False and facts.persist is False:
+        if facts.has_settled_work:
+            why = "on_chat_recovery has handled it; the answer is kept, because a tool has run"
+            return Decision(30, "handled", why, keeps=True)
+        return Decision(30, "handled", "on_chat_recovery has handled it")
     if facts.continue_ is False:
         return Decision(30, "stop", "on_chat_recovery does not want it to go on")
     if facts.persist is False and facts.has_partial and not facts.has_settled_work:

@@ -54,7 +54,7 @@ class UpgradeRequested(Event):
 
 
 class ChatRequestFailed(ChatEvent):
-    """Something went wrong in a turn; `on_chat_error` was asked what to show of it."""
+    """A turn failed, or a client's request could not be read or stored; `on_chat_error` is asked next."""
 
     name = "chat:request:failed"
     severity = "error"
@@ -85,6 +85,7 @@ class TranscriptRepaired(ChatEvent):
     """Calls without an outcome were closed before the model was asked."""
 
     name = "chat:transcript:repaired"
+    channel = "transcript"
     severity = "warning"
     tool_call_ids: tuple[str, ...]
 
@@ -92,7 +93,16 @@ class TranscriptRepaired(ChatEvent):
 # --- recovery ------------------------------------------------------------------------------------
 
 
-class RecoveryEvent(ChatEvent):
+class IncidentEvent(ChatEvent):
+    """About a turn that was interrupted."""
+
+    @property
+    def incident_id(self) -> str:
+        """The same as `request_id`: one turn is one incident, however often it is interrupted."""
+        return self.request_id
+
+
+class RecoveryEvent(IncidentEvent):
     """What is counted of an interrupted turn."""
 
     attempt: int  # in a row without progress
@@ -114,7 +124,7 @@ class RecoveryAttempt(RecoveryEvent):
     severity = "warning"
 
 
-class RecoveryGoesOn(ChatEvent):
+class RecoveryGoesOn(IncidentEvent):
     """It was interrupted very often, and makes progress each time: nobody but its user can end that."""
 
     name = "chat:recovery:goes_on"
@@ -129,9 +139,10 @@ class RecoveryExhausted(RecoveryEvent):
     name = "chat:recovery:exhausted"
     severity = "error"
     reason: str
+    host_deaths: int  # of the process, in a row, while the turn ran and made no progress
 
 
-class RecoveryDecided(ChatEvent):
+class RecoveryDecided(IncidentEvent):
     """What becomes of it; `row` is the one of the decision table that fits."""
 
     name = "chat:recovery:decision"
@@ -141,7 +152,7 @@ class RecoveryDecided(ChatEvent):
     why: str
 
 
-class RecoveryScheduled(ChatEvent):
+class RecoveryScheduled(IncidentEvent):
     """It goes on; that is durable."""
 
     name = "chat:recovery:scheduled"
@@ -149,20 +160,20 @@ class RecoveryScheduled(ChatEvent):
     delay_ms: int = 0
 
 
-class RecoveryCompleted(ChatEvent):
+class RecoveryCompleted(IncidentEvent):
     """It has come to its end after all."""
 
     name = "chat:recovery:completed"
 
 
-class RecoverySkipped(ChatEvent):
+class RecoverySkipped(IncidentEvent):
     """There was nothing to go on with, or somebody did not want it."""
 
     name = "chat:recovery:skipped"
     reason: str
 
 
-class RecoveryFailed(ChatEvent):
+class RecoveryFailed(IncidentEvent):
     """A hook raised, or the attempt has failed for good."""
 
     name = "chat:recovery:failed"

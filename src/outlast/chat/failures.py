@@ -1,15 +1,15 @@
-"""What went wrong in a turn: who is told, and what its users see of it."""
+"""Failures of turns and requests: who is notified, and which text clients and callers get."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from outlast.chat import events
 from outlast.chat.hooks import ChatErrorContext, told
-from outlast.chat.model_errors import ModelStalled, shown_to_users
-from outlast.chat.turn import Turn
-from outlast.core.clock import seconds
+from outlast.chat.model_errors import ModelFailed, shown_to_users
+from outlast.core.errors import OutlastError
 from outlast.core.events import Events
 from outlast.core.text import described, storable
 
@@ -23,38 +23,60 @@ class Judging(Protocol):
     def classify_chat_error(self, error: Exception, context: ChatErrorContext) -> Any: ...
 
 
-async def judged(
-    agent: Judging, turn: Turn, failure: Exception, emitter: Events
-) -> tuple[str, str]:
-    """What is stored of a failure, and what is shown: as the agent's hooks say."""
-    context = ChatErrorContext(turn.request_id, turn.stage)
-    try:
-        kind = await told(agent.classify_chat_error, failure, context)
-    except Exception:
-        logger.exception("%s: classify_chat_error raised", turn.agent)
-        kind = None
-    if kind == "context_overflow":
-        context = ChatErrorContext(turn.request_id, turn.stage, classification=kind)
-    if isinstance(failure, ModelStalled):
-        patience = int(seconds(turn.patience or 0) * 1000)
-        emitter.emit(events.StreamStalled, turn.agent, turn.request_id, timeout_ms=patience)
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as it is stored: the text for clients and callers, and the original for operators."""
+
+    shown: str
+    detail: str | None = None  # None: `shown` is the original text
+
+
+def log_failure(agent: str, request_id: str, failure: BaseException) -> None:
+    """The reason why a turn failed: whoever chats sees a text without internals.
+
+    One line for what is known to go wrong, such as a key that is missing; the traceback for anything else.
+    """
+    cause = failure.__cause__
+    is_known = isinstance(failure, OutlastError) and not (
+        isinstance(failure, ModelFailed) and failure.kind == "unknown" and cause is not None
+    )
+    told = described(failure)
+    logger.error(
+        "%s: turn %s failed: %s", agent, request_id, told, exc_info=None if is_known else failure
+    )
+
+
+async def reported(
+    agent: Judging,
+    address: str,
+    failure: Exception,
+    context: ChatErrorContext,
+    emitter: Events,
+    *,
+    default: str | None = None,
+) -> Failure:
+    """Emit the event, ask `on_chat_error`, and return the texts to store.
+
+    The text of what the hook returns is shown. If it returns None or the error itself, `default` is, or a
+    text without any details.
+    """
     emitter.emit(
         events.ChatRequestFailed,
-        turn.agent,
-        turn.request_id,
-        stage=turn.stage,
-        messages_persisted=True,
+        address,
+        context.request_id or "",
+        stage=context.stage,
+        messages_persisted=context.messages_persisted,
         error=described(failure),
     )
-    emitter.emit(events.MessageFailed, turn.agent, turn.request_id, described(failure))
+    if context.stage not in ("parse", "persist"):
+        emitter.emit(events.MessageFailed, address, context.request_id or "", described(failure))
+    shown = ""
     try:
         after = await told(agent.on_chat_error, failure, context)
-        shown = storable(str(after))  # its own words, for its users
-    except Exception:  # those of a mistake in the hook are for nobody
-        logger.exception("%s: on_chat_error raised", turn.agent)
-        after = failure
-    if after is None or after is failure:
-        return described(failure), shown_to_users(failure)
-    if isinstance(after, Exception):
-        return described(after), shown or shown_to_users(after)
-    return shown, shown
+        if after is not None and after is not failure:
+            shown = storable(str(after))
+    except Exception:  # a mistake in the hook: its text is not meant for users
+        logger.exception("%s: on_chat_error raised", address)
+    shown = shown or default or shown_to_users(failure)
+    detail = described(failure)
+    return Failure(shown, None if detail == f"{type(failure).__name__}: {shown}" else detail)

@@ -9,6 +9,7 @@ from contextvars import copy_context
 from typing import Any, Protocol
 
 from outlast.chat.hooks import ChunkContext, told
+from outlast.chat.stream import Passing
 from outlast.chat.turn import Turn
 from outlast.core import json
 from outlast.host.activation import Activation
@@ -38,7 +39,7 @@ class Following:
                 await told(self._hook, ChunkContext(self._turn.request_id, seq, json.decode(chunk)))
             except Exception:
                 logger.exception("%s: on_chunk raised", self._turn.agent)
-            self._told = seq + 1
+            self._told = seq + (not isinstance(chunk, Passing))
             if self._moved is not None and not self._moved.done():
                 self._moved.set_result(None)
 

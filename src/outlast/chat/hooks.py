@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.chat.abort import Abort
+from outlast.chat.data_parts import DataWriter
+from outlast.chat.model_ask import ModelAsk
 from outlast.chat.results import Message, TurnStatus
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ThinkingPart
     from pydantic_ai.models import Model
     from pydantic_ai.usage import RequestUsage
 
@@ -57,6 +59,8 @@ class PrepareStepContext:
     messages: Sequence[ModelMessage]
     tool_names: tuple[str, ...]
     signal: Abort
+    writer: DataWriter
+    context: Any = None  # what `StepConfig.context` of an earlier step has set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,9 @@ class StepConfig:
     active_tools: Sequence[str] | None = None
     tool_choice: str | Sequence[str] | None = None
     provider_options: Mapping[str, Any] | None = None
+    # Any value, for the tools and hooks of this step and of those after it. It lives in memory: a turn that
+    # is resumed in another process starts without it.
+    context: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +97,40 @@ class StepContext:
     request_id: str
     step_number: int
     response: ModelResponse
-    tool_results: Sequence[ToolResult] = ()
+    tool_results: Sequence[ToolResult]
+    writer: DataWriter
+    request: ModelAsk | None = None  # what the model was sent
+    context: Any = None  # the value of `StepConfig.context`
 
     @property
     def text(self) -> str:
         return self.response.text or ""
 
     @property
-    def reasoning(self) -> str:
+    def reasoning(self) -> Sequence[ThinkingPart]:
+        """The reasoning parts, in order."""
+        return [part for part in self.response.parts if part.part_kind == "thinking"]
+
+    @property
+    def reasoning_text(self) -> str:
         return self.response.thinking or ""
+
+    @property
+    def sources(self) -> Sequence[Any]:
+        """The web pages and documents that the text cites, each once."""
+        texts = (part for part in self.response.parts if part.part_kind == "text")
+        citations = (each for part in texts for each in getattr(part, "citations", None) or ())
+        found: list[Any] = []
+        for source in (source for citation in citations for source in citation.sources):
+            if source not in found:
+                found.append(source)
+        return found
+
+    @property
+    def warnings(self) -> Sequence[Any]:
+        """What the provider warns of, as far as Pydantic AI passes it on in `provider_details`."""
+        given = (self.response.provider_details or {}).get("warnings")
+        return given if isinstance(given, list | tuple) else []
 
     @property
     def files(self) -> Sequence[Any]:
@@ -154,7 +186,9 @@ class Substitute:
     output: Any
 
 
-ToolCallDecision = Allow | Block | Substitute
+# A dict says the same: {"action": "allow", "input": …}, {"action": "block", "reason": …} or
+# {"action": "substitute", "output": …}.
+ToolCallDecision = Allow | Block | Substitute | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +202,8 @@ class ToolCallContext:
     step_number: int
     messages: Sequence[ModelMessage]
     signal: Abort
+    writer: DataWriter
+    context: Any = None  # the value of `StepConfig.context`
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +216,13 @@ class ToolCallResultContext:
     request_id: str
     step_number: int
     messages: Sequence[ModelMessage]
+    writer: DataWriter
     duration_ms: float
     success: bool  # blocked and substituted calls are: the model got a valid result
     output: Any = None
-    error: str | None = None  # if it was no success
+    error: Exception | str | None = None  # if it was no success: what was raised, or why it failed
     unknown: bool = False  # it began, and nobody knows whether it has happened
+    context: Any = None  # the value of `StepConfig.context`
 
 
 # --- the end -------------------------------------------------------------------------------------
@@ -209,7 +247,7 @@ ChatErrorClassification = Literal["context_overflow", "rate_limit", "transient",
 class ChatErrorContext:
     """What `on_chat_error` and `classify_chat_error` are told besides the error."""
 
-    request_id: str | None
+    request_id: str | None  # None: the id of the request cannot be read
     stage: ChatErrorStage
     messages_persisted: bool = True  # the user's messages are stored
     classification: ChatErrorClassification | None = None

@@ -30,7 +30,7 @@ class HydrationContext:
 
 
 class Hydrating(Protocol):
-    async def hydrate_messages(self, context: HydrationContext) -> Any: ...
+    def hydrate_messages(self, context: HydrationContext) -> Any: ...
 
 
 async def hydrated(

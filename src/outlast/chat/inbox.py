@@ -12,10 +12,14 @@ from outlast.agent.unit import Commits
 from outlast.chat import events
 from outlast.chat import inbox_rows as rows
 from outlast.chat.inbox_rows import EntryRow, Kind, Outcome
+from outlast.chat.results import Message
 from outlast.core import json
 from outlast.core.errors import CommitRefused, SubmissionConflict
 from outlast.host.activation import Activation
 from outlast.store.operations import Operation, Query
+
+Compose = Callable[[list[Message]], Any]  # the conversation in, messages out; may be async
+COMPOSED = "composed"  # the option of an entry whose messages a function makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Request:
     metadata: Any = None
     target: str | None = None
     cancelled: str | None = None  # why, if it is so from the start
+    compose: Compose | None = None  # makes the messages when the turn begins
 
 
 class Inbox:
@@ -252,8 +257,10 @@ class Inbox:
         waiting = replace(entry, state="accepted", target=target, message_id=None, started_at=None)
         return waiting, (rows.PUT_BACK, (self._agent, entry.seq))
 
-    def move_on(self, entry: EntryRow, under: str, message_id: str) -> tuple[EntryRow, Operation]:
-        """The entry as it will be when another message goes on with what it has said."""
+    def move_on(
+        self, entry: EntryRow, under: str | None, message_id: str
+    ) -> tuple[EntryRow, Operation]:
+        """The entry as it will be when another message goes on with what it has said, or elsewhere."""
         moved = replace(entry, target=under, message_id=message_id)
         return moved, (rows.MOVE_ON, (self._agent, entry.seq, under, message_id))
 
@@ -261,7 +268,12 @@ class Inbox:
         self._open[entry.seq] = entry
 
     def end(
-        self, entry: EntryRow, outcome: Outcome, error: str | None, message_id: str | None
+        self,
+        entry: EntryRow,
+        outcome: Outcome,
+        error: str | None,
+        message_id: str | None,
+        detail: str | None = None,
     ) -> tuple[EntryRow, Operation]:
         """The entry as it will be when it has ended, and the operation that makes it so."""
         now = self._activation.clock.now()
@@ -273,8 +285,10 @@ class Inbox:
             messages=None,
             message_id=message_id,
             ended_at=now,
+            detail=detail,
         )
-        return ended, (rows.END, (self._agent, entry.seq, outcome, error, message_id, now))
+        values = (self._agent, entry.seq, outcome, error, message_id, now, detail)
+        return ended, (rows.END, values)
 
     def ended(self, entry: EntryRow) -> None:
         self._open.pop(entry.seq, None)

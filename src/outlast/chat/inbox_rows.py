@@ -12,6 +12,8 @@ One row is the record of something that the agent was asked, and of the turn tha
 | `key` | the dedupe key: a second entry with it is the first one |
 | `state` | `accepted`, `running` (claimed and applied), `ended` |
 | `outcome` | how it ended: `completed`, `error`, `aborted`, `skipped`, `interrupted` |
+| `error` | the text that clients and callers get, if it failed |
+| `detail` | the original error, for operators only; null if `error` says it all |
 | `messages` | what is to be applied, JSON; null once it stands in the transcript |
 | `options` | what came along with the request, JSON |
 | `target` | the message that the answer is stored under (`regenerate`), or that goes on (`continue`) |
@@ -32,7 +34,7 @@ Outcome = Literal["completed", "error", "aborted", "skipped", "interrupted"]
 
 _COLUMNS = (
     "seq, id, kind, origin, policy, key, state, outcome, error, messages, options, metadata, target,"
-    " message_id, attempt, cancelled, accepted_at, started_at, ended_at"
+    " message_id, attempt, cancelled, accepted_at, started_at, ended_at, detail"
 )
 
 
@@ -59,6 +61,7 @@ class EntryRow:
     accepted_at: int
     started_at: int | None
     ended_at: int | None
+    detail: str | None = None
 
 
 ACCEPT = Statement(
@@ -193,12 +196,13 @@ END = Statement(
     "inbox end",
     sqlite="""
         UPDATE inbox SET state = 'ended', outcome = ?3, error = ?4, message_id = ?5, messages = NULL,
-            ended_at = ?6
+            ended_at = ?6, detail = ?7
         WHERE agent = ?1 AND seq = ?2 AND ended_at IS NULL
     """,
     postgres="""
         UPDATE inbox SET state = 'ended', outcome = u.outcome, error = u.error,
-            message_id = u.message_id, messages = NULL, ended_at = u.ended_at
+            message_id = u.message_id, messages = NULL, ended_at = u.ended_at,
+            detail = u.detail
         FROM {rows}
         WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.ended_at IS NULL
     """,
@@ -209,6 +213,7 @@ END = Statement(
         ("error", "text"),
         ("message_id", "text"),
         ("ended_at", "bigint"),
+        ("detail", "text"),
     ],
     key=2,
     expect=True,

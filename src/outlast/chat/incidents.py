@@ -183,13 +183,13 @@ class Incidents:
 
     # --- boots -----------------------------------------------------------------------------------
 
-    async def strikes(self) -> int:
+    async def unfinished_boots(self) -> int:
         """How many boots in a row have not come to an end."""
         found = await self._activation.store.fetch(_STRIKES, self._agent)
         strikes = found[0][0] if found else 0
         return strikes if isinstance(strikes, int) else 0
 
-    def strike(self) -> Operation:
+    def boot(self) -> Operation:
         """A boot begins that has something to recover."""
         return _STRIKE, (self._agent, self._activation.clock.now())
 

@@ -6,6 +6,7 @@ agent go on with the same message, in a turn of its own. All of that is in the c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,17 +23,24 @@ from outlast.chat.tool_parts import Part, tool_name
 from outlast.chat.toolset import definition_of
 from outlast.chat.transcript import Transcript
 from outlast.core import json
+from outlast.core.errors import ValueTooLarge
 from outlast.host.activation import Activation
 from outlast.store.operations import Operation
 
 if TYPE_CHECKING:
+    from pydantic_ai.tools import ToolDefinition
+
     from outlast.chat.turn import Turn
 
 CLIENT_TOOLS = "chat:client_tools"  # facts: the schemas that the client has sent last,
 OPTED = "chat:opted"  # the message that goes on when its last call is answered,
 OPEN = "chat:open"  # and the message that waits, with what had been asked by then
 AUTO = "auto"  # the origin of a turn that goes on by itself
+MARGIN = 512 * 1024  # bytes of an answer that always fit
 REFUSED = "The client could not run this tool."
+MOST_CLIENT_TOOLS = 128
+MOST_SCHEMAS = 256 * 1024  # characters of all of them
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Answer = Callable[[Part], list[str]]  # the chunks that answer a call; none: it has an answer
 
@@ -203,6 +211,12 @@ class Interactions:
             chunks = answer(part) if turn.is_for_client(part) else []
             if not chunks:
                 return None
+            size = sum(len(chunk.encode()) for chunk in chunks)
+            if size > MARGIN and size > (room := turn.room_in(self._activation.store.options)):
+                raise ValueTooLarge(
+                    f"the output has {size:,} bytes, and there is room for {max(0, room):,} in its"
+                    f" message. Keep large data in a file or an object store, and its address here."
+                )
             for chunk in chunks:
                 turn.emit(chunk)
             facts = list(remembering)
@@ -331,11 +345,37 @@ def checked_schemas(client_tools: Sequence[Any]) -> list[Any]:
     """What a client says of its tools, as it is stored; a `ValueError` says what is wrong with it."""
     if isinstance(client_tools, str | bytes | Mapping):
         raise TypeError(f"client_tools is a list of schemas, not {client_tools!r}")
+    if len(client_tools) > MOST_CLIENT_TOOLS:
+        raise ValueError(
+            f"at most {MOST_CLIENT_TOOLS} client tools are accepted, got {len(client_tools)}"
+        )
     for schema in client_tools:
         if not isinstance(schema, Mapping):
             raise TypeError(f"the schema of a client's tool is an object, not {schema!r}")
-        definition_of(schema)
-    given: list[Any] = json.decode(
-        json.encode([dict(each) for each in client_tools], "client_tools")
-    )
+        _check_client_tool(definition_of(schema))
+    text = json.encode([dict(each) for each in client_tools], "client_tools")
+    if len(text) > MOST_SCHEMAS:
+        raise ValueError(
+            f"the schemas of client tools may have {MOST_SCHEMAS:,} characters, got {len(text):,}"
+        )
+    given: list[Any] = json.decode(text)
     return given
+
+
+def _check_client_tool(tool: ToolDefinition) -> None:
+    """What every provider takes: one that it refuses would end each turn of the conversation."""
+    if not _NAME.fullmatch(tool.name):
+        raise ValueError(
+            "the name of a client's tool must be 1 to 64 letters, digits, '_' or '-', got"
+            f" {tool.name[:100]!r}"
+        )
+    kind = tool.parameters_json_schema.get("type", "object")
+    if kind != "object":
+        raise ValueError(
+            f"the schema of the client's tool {tool.name!r} must describe an object, got {kind!r}"
+        )
+    properties = tool.parameters_json_schema.get("properties", {})
+    if not isinstance(properties, Mapping) or not all(
+        isinstance(each, Mapping | bool) for each in properties.values()
+    ):
+        raise ValueError(f"the properties of the client's tool {tool.name!r} must be schemas")

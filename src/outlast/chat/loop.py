@@ -28,7 +28,15 @@ from outlast.chat.model_errors import ModelFailed, is_passing
 from outlast.chat.model_settings import model_settings
 from outlast.chat.output import OutputType
 from outlast.chat.partial import RESET_STEP, Partial
-from outlast.chat.preparing import Answering, Prepared, Surroundings, prepared, resumed, window_of
+from outlast.chat.preparing import (
+    Answering,
+    Prepared,
+    Surroundings,
+    check_active,
+    prepared,
+    resumed,
+    window_of,
+)
 from outlast.chat.spending import Spending
 from outlast.chat.tool_parts import is_settled, tool_name
 from outlast.chat.turn import BREATHE_AFTER, Turn, TurnAborted
@@ -59,6 +67,7 @@ class _Run(Prepared):
     head: int = 0  # how many of them are the conversation before this turn
     compactions: int = 0  # that this turn has made
     step: int = 0  # of the message, from 1 on
+    asked: ModelAsk | None = None  # the last request, for `on_step_finish`
     noted: int = 0  # the last step about whose answer something is noted
     spending: Spending = field(init=False)
 
@@ -72,32 +81,38 @@ class _Run(Prepared):
         output = None if config.output is None else OutputType(config.output)
         most = config.max_steps or self.agent.max_steps or MAX_STEPS
         first = _steps_of(turn.begun)
-        done: list[Step] = []
+        done: list[Step] = []  # of this turn, by whatever attempt
         resumes = False  # in the middle of a step
         if turn.resumed is None:
             # What goes on with a message keeps it; a start with an id begins the message anew.
-            turn.emit(encoder.start(None if turn.is_continuation else turn.message_id))
+            turn.begin(encoder.start(None if turn.is_continuation else turn.message_id))
+        else:
+            turn.begin()
         turn.stage = "stream"
         try:
             if turn.resumed is None:
                 await self._call_approved(first)
                 for message in turn.earlier:
-                    most -= self.spending.count(message)
+                    self.spending.count(message)
+                    done += earlier_steps(message, len(done))
             else:
                 if not await self._call_left(turn.resumed):
                     self._finish("tool_call")
                     return
                 self.spending.count(turn.resumed.raw)
                 resumes = self._resume_step(turn.resumed, output)
-                most -= turn.resumed.steps - first - resumes
-                first = turn.resumed.steps - resumes
-            self.messages = self._conversation()
+                whole = earlier_steps(turn.resumed.raw, -first)
+                done = whole[first : turn.resumed.steps - resumes]
+            before = len(done)  # steps that another attempt has made
+            first += before if turn.resumed is not None else 0
+            with turn.reading_transcript():
+                self.messages = self._conversation()
             self.head = len(self.messages)
             while True:
-                if done:
+                if len(done) > before:
                     await self._shorten(done[-1])
-                self.step = first + len(done) + 1
-                if resumes and not done:
+                self.step = first + len(done) - before + 1
+                if resumes and len(done) == before:
                     response = await self._fetched(output) or await self._ask(output, done)
                 else:
                     turn.emit(encoder.start_step(self.step))
@@ -144,7 +159,7 @@ class _Run(Prepared):
             Called(part["toolCallId"], name, part.get("input"), approved=is_approved(part))
             for part in parts
             if (name := tool_name(part)) is not None
-            and (part.get("state") == "input-available" or is_unfinished(part) or is_approved(part))
+            and (part.get("state") == "input-available" or is_unfinished(part) or is_due(part))
         ]
         if left:
             await turn.unless_stopped(self.calls.offered(self.config.active_tools))
@@ -233,7 +248,7 @@ class _Run(Prepared):
         if self.config.messages is not None:
             return list(self.config.messages)
         window = self.window
-        if self.turn.chain is None and (self.turn.is_continuation or self.turn.resumed is not None):
+        if self.turn.is_continuation or self.turn.resumed is not None:
             window = [*window[:-1], self.turn.builder.message()]
         return to_model_messages(
             window, instructions=self.system, cache=self.around.cache, shorten=True
@@ -253,6 +268,8 @@ class _Run(Prepared):
         settings, parameters = self._settings(step), await self._parameters(output, step, model)
         instructions = self.system if step.system is None else step.system
         ask = ModelAsk(messages, settings, parameters, instructions)
+        if is_overridden(self.agent.on_step_finish):  # `messages` grows with the turn
+            self.asked = replace(ask, messages=tuple(messages))
         emit, named = self.around.activation.events.emit, model.model_name
         emit(ModelAsked, turn.agent, turn.request_id, step=self.step, model=named, request=ask)
         async with open_stream(
@@ -300,10 +317,14 @@ class _Run(Prepared):
             list(self.messages),
             tuple(each.name for each in offered),
             self.turn.abort,
+            self.turn.writer,
+            self.calls.given,
         )
         config = await self.turn.unless_stopped(told(hook, context))
         if config is not None and not isinstance(config, StepConfig):
             raise TypeError(f"before_step returns a StepConfig or None, not {config!r}")
+        if config is not None and config.context is not None:
+            self.calls.given = config.context
         return config or StepConfig()
 
     def _settings(self, step: StepConfig) -> ModelSettings:
@@ -333,6 +354,8 @@ class _Run(Prepared):
         from pydantic_ai.models import ModelRequestParameters
 
         active = self.config.active_tools if step.active_tools is None else step.active_tools
+        if step.active_tools is not None:
+            check_active(step.active_tools, tuple(await self.calls.tools.get(self.context)))
         definitions: list[ToolDefinition] = []
         if not self.calls.tools.is_empty:
             self.context = replace(
@@ -354,7 +377,7 @@ class _Run(Prepared):
         approved = [
             Called(part["toolCallId"], name, part.get("input"), approved=True)
             for part in parts
-            if (name := tool_name(part)) is not None and is_approved(part)
+            if (name := tool_name(part)) is not None and is_due(part)
         ]
         if not approved:
             return
@@ -397,7 +420,15 @@ class _Run(Prepared):
             )
             for call, end in zip(called, ends, strict=True)
         ]
-        context = StepContext(self.turn.request_id, step, response, results)
+        context = StepContext(
+            self.turn.request_id,
+            step,
+            response,
+            results,
+            self.turn.writer,
+            self.asked,
+            self.calls.given,
+        )
         if self.turn.following is not None:
             await self.turn.stream.stored()
             await self.turn.following.caught_up()
@@ -410,19 +441,40 @@ class _Run(Prepared):
 
 
 def is_approved(part: dict[str, Any]) -> bool:
-    """Whether this call was allowed, and has not run yet."""
+    """Whether this call was allowed."""
     approval = part.get("approval")
-    return (
-        part.get("state") == "approval-responded"
-        and not is_settled(part)
-        and isinstance(approval, dict)
-        and approval.get("approved") is True
-    )
+    return isinstance(approval, dict) and approval.get("approved") is True
+
+
+def is_due(part: dict[str, Any]) -> bool:
+    """Whether this call was allowed and is to run here, which it has not done yet."""
+    return part.get("state") == "approval-responded" and is_approved(part)
 
 
 def is_unfinished(part: dict[str, Any]) -> bool:
     """Whether all that came of this call is what it has shown on its way."""
     return part.get("state") == "output-available" and part.get("preliminary") is True
+
+
+def earlier_steps(message: dict[str, Any], first: int) -> list[Step]:
+    """The steps that a message shows, as the attempts that made them knew them; `first`: their number."""
+    from pydantic_ai.messages import ModelResponse
+
+    steps: list[Step] = []
+    parts: list[Any] = []
+    for part in [*message["parts"], {"type": "step-start"}]:
+        if not isinstance(part, dict) or part.get("type") != "step-start":
+            parts.append(part)
+            continue
+        if parts and isinstance(parts[0], dict) and parts[0].get("type") == "step-start":
+            shown = {"id": message["id"], "role": "assistant", "parts": parts[1:]}
+            found = to_model_messages([shown]).messages
+            response = next((each for each in found if isinstance(each, ModelResponse)), None)
+            calls = [tool_name(each) for each in parts[1:] if isinstance(each, dict)]
+            names = tuple(name for name in calls if name is not None)
+            steps.append(Step(first + len(steps), response or ModelResponse(parts=[]), names))
+        parts = [part]
+    return steps
 
 
 def _steps_of(message: dict[str, Any] | None) -> int:

@@ -197,7 +197,9 @@ def retry_delay(error: BaseException, *, attempt: int, chance: float) -> float:
 
 
 def shown_to_users(error: BaseException) -> str:
-    """An error in words for whoever chats: nothing of a provider's answer, nothing of the code.
+    """An error in words for whoever chats: nothing of a provider's answer, of the set-up or of the code.
+
+    The error itself is for the store, the log and the inspector.
 
     ```python
     from outlast.chat.model_errors import ModelFailed, shown_to_users
@@ -208,7 +210,10 @@ def shown_to_users(error: BaseException) -> str:
     """
     if isinstance(error, ModelFailed):
         return _SHOWN[error.kind]
-    return str(error) or HIDDEN if isinstance(error, OutlastError) else HIDDEN
+    if isinstance(error, ModelNotConfigured | UnknownModel):
+        return _SHOWN["quota"]
+    is_for_users = getattr(error, "is_for_users", False) is True
+    return str(error) or HIDDEN if is_for_users else HIDDEN
 
 
 def _classify_overflow(error: BaseException | str, context: Any = None) -> Overflow | None:

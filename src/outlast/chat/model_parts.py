@@ -284,8 +284,11 @@ def tool_return(part: Mapping[str, Any]) -> ToolReturnPart:
         reason = approval.get("reason") if isinstance(approval, dict) else None
         return ToolReturnPart(name, _told(reason, DENIED), call_id, outcome="denied")
     # An outcome that is "unknown" is a failure too: its text says what is not known.
-    is_retried = _ours(part, "resultProviderMetadata").get("outcome") == "retried"
+    ours = _ours(part, "resultProviderMetadata")
+    is_retried = ours.get("outcome") == "retried"
     text = _told(part.get("errorText"), "The call failed.")
+    if ours.get("for_model") is True and isinstance(ours.get("detail"), str):
+        text = f"{text} {ours['detail']}"
     return ToolReturnPart(name, text, call_id, outcome="retried" if is_retried else "failed")
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.chat.results import TurnEnd
+from outlast.chat.shown import Shown
 from outlast.chat.stream import Stream
 from outlast.host.notices import Notice
 
-Shown = Callable[[], list[dict[str, Any]]]  # the messages that clients see
+Show = Callable[[], Shown]  # the messages that clients see
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Accepted(Notice):
 
     request_id: str
     kind: str
-    shown: Shown
+    shown: Show
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Started(Notice):
     stream: Stream
     continuation: bool
     message_ids: tuple[str, ...]  # of what it answers
-    shown: Shown
+    message_id: str  # of the answer
+    shown: Show
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Ended(Notice):
     request_id: str
     end: TurnEnd
     started: bool
-    shown: Shown
+    shown: Show
     continuation: bool = False
     message_ids: tuple[str, ...] = ()  # of what it answers
     chunks: Sequence[str] = ()  # all that its stream holds
@@ -57,7 +59,7 @@ class MessageUpdated(Notice):
 class TranscriptChanged(Notice):
     """Messages were added, or another branch was selected, without a turn."""
 
-    shown: Shown
+    shown: Show
 
 
 @dataclass(frozen=True, slots=True)

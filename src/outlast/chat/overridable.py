@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from outlast.agent.agent import Agent
 from outlast.chat.config import MAX_STEPS, TurnConfig, TurnContext
@@ -40,6 +40,14 @@ if TYPE_CHECKING:
 
 MAX_RETRIES = 2
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def hook(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T | Awaitable[T]]:
+    """A method that may be overridden by a plain `def` as well; type checkers are told so."""
+    return function
+
 
 class Overridable(Agent):
     """The part of `Think` that users change: attributes and hooks, with their defaults."""
@@ -49,6 +57,7 @@ class Overridable(Agent):
     max_steps: int = MAX_STEPS  # requests to the model in one turn
     max_retries: int = MAX_RETRIES  # of a request that failed before anything of its answer came
     send_reasoning: bool = True  # to clients, as parts of their own
+    tool_error_details: bool = False  # the model reads what a tool has raised; clients never do
     message_concurrency: Concurrency = "queue"  # what becomes of messages while a turn runs
     chat_recovery: bool | ChatRecovery = True  # of turns that are interrupted
     continuation_style: ContinuationStyle = "append"  # to the same message, or as a "new_message"
@@ -75,10 +84,12 @@ class Overridable(Agent):
 
     # --- hooks, in the order in which they are called; each may be a plain `def` -----------------
 
+    @hook
     async def configure_session(self, session: Session) -> Session:
         """Called once, when the agent starts: what the model is shown of the conversation."""
         return session
 
+    @hook
     async def hydrate_messages(self, context: HydrationContext) -> Sequence[Any] | None:
         """For applications that keep the conversation themselves: what the model is shown of it.
 
@@ -88,47 +99,63 @@ class Overridable(Agent):
         """
         return None
 
+    @hook
     async def before_turn(self, context: TurnContext) -> TurnConfig | None:
         """Called before each turn; what the returned `TurnConfig` sets is used for it."""
         return None
 
+    @hook
     async def before_step(self, context: PrepareStepContext) -> StepConfig | None:
         """Called before each request to the model; what the returned `StepConfig` sets is used for it."""
         return None
 
+    @hook
     async def on_chunk(self, context: ChunkContext) -> None:
         """Told of each chunk, once it is durable. It never holds up the turn, and may lag behind it."""
 
+    @hook
     async def before_tool_call(self, context: ToolCallContext) -> ToolCallDecision | None:
-        """Called before a tool runs: `Allow(input=…)`, `Block(reason)`, `Substitute(output)` or None."""
+        """Called before a tool runs: `Allow(input=…)`, `Block(reason)`, `Substitute(output)` or None.
+
+        A dict with the `action` "allow", "block" or "substitute" says the same.
+        """
         return None
 
+    @hook
     async def after_tool_call(self, context: ToolCallResultContext) -> None:
         """Told what came of a call, whatever that is."""
 
+    @hook
     async def on_step_finish(self, context: StepContext) -> None:
         """Told of each request to the model, when its tools are done too."""
 
+    @hook
     async def on_chat_response(self, result: ChatResponseResult) -> None:
         """Told of each answer that is stored, at least once. It may start a turn, and wait for it."""
 
     def on_chat_error(self, error: Exception, context: ChatErrorContext) -> Any:
-        """Told of every failure of a turn; the text of what is returned is shown to the user.
+        """Called for every failure of a turn, and for a client's request that cannot be read or stored.
 
-        Returning the error itself shows nothing of its details.
+        The text of what it returns is what clients and callers get. If it returns the error itself or None,
+        they get a generic text. `messages` ends with the partial answer, if there is one.
         """
         return error
 
     def classify_chat_error(
         self, error: Exception, context: ChatErrorContext
     ) -> ChatErrorClassification | None:
-        """Called before `on_chat_error`: what kind of failure this is, if you know."""
+        """Called once for each error of a turn, if `context_overflow.reactive` is on.
+
+        Only "context_overflow" has an effect: the conversation is shortened, and the turn tried again.
+        """
         return None
 
+    @hook
     async def on_chat_recovery(self, context: ChatRecoveryContext) -> ChatRecoveryOptions | None:
         """A turn was interrupted: whether what it had said is kept, and whether it goes on."""
         return None
 
+    @hook
     async def on_recovery_boot(self, event: RecoveryBootEvent) -> RecoveryBootResult | None:
         """A turn was interrupted in the middle of its answer: asked first, about the whole conversation."""
         return None

@@ -92,8 +92,9 @@ class Partial:
         """The id of the text in whose middle it broke off; None: it was not in a text."""
         if not self._texts or not self.is_step_open or self._reasonings or self._inputs:
             return None
-        last = self.last_step[-1:]
-        return self._texts[-1] if last and last[0].get("type") == "text" else None
+        kinds = [str(part.get("type")) for part in self.last_step]
+        said = [kind for kind in kinds if not kind.startswith("data-")]
+        return self._texts[-1] if said and said[-1] == "text" else None
 
     @property
     def part_ids(self) -> list[tuple[str, str, bool]]:
@@ -143,6 +144,8 @@ class Partial:
         kind, id, call = chunk.get("type"), chunk.get("id"), chunk.get("toolCallId")
         if not isinstance(kind, str):
             return
+        if kind.startswith("data-"):
+            return  # the application's own: wherever they stand, they say nothing of the model
         if kind in _PRODUCED:
             self.produced += 1
         self.is_step_whole = kind == "finish-step"

@@ -10,7 +10,7 @@ from outlast.chat.calling import Calls
 from outlast.chat.chunks import Encoder
 from outlast.chat.config import TurnConfig, TurnContext
 from outlast.chat.history import HistoryCache, to_model_messages
-from outlast.chat.hooks import PrepareStepContext, StepConfig, StepContext, is_overridden, told
+from outlast.chat.hooks import PrepareStepContext, StepContext, is_overridden, told
 from outlast.chat.hydration import HydrationContext, hydrated
 from outlast.chat.keyed import KeyedCalls
 from outlast.chat.leaving import PutBack
@@ -36,6 +36,7 @@ class Answering(Protocol):
     max_steps: int
     send_reasoning: bool
     max_retries: int
+    tool_error_details: bool
     chat_stream_stall_timeout: Any
     telemetry: Any
     context_overflow: ContextOverflow
@@ -44,12 +45,12 @@ class Answering(Protocol):
     def get_model(self) -> Any: ...
     def get_system_prompt(self) -> Any: ...
     def get_tools(self) -> Any: ...
-    async def hydrate_messages(self, context: HydrationContext) -> Any: ...
-    async def before_turn(self, context: TurnContext) -> TurnConfig | None: ...
-    async def before_step(self, context: PrepareStepContext) -> StepConfig | None: ...
-    async def before_tool_call(self, context: Any) -> Any: ...
-    async def after_tool_call(self, context: Any) -> Any: ...
-    async def on_step_finish(self, context: StepContext) -> None: ...
+    def hydrate_messages(self, context: HydrationContext) -> Any: ...
+    def before_turn(self, context: TurnContext) -> Any: ...
+    def before_step(self, context: PrepareStepContext) -> Any: ...
+    def before_tool_call(self, context: Any) -> Any: ...
+    def after_tool_call(self, context: Any) -> Any: ...
+    def on_step_finish(self, context: StepContext) -> Any: ...
 
 
 @dataclass(slots=True)
@@ -94,7 +95,8 @@ async def prepared(
     from pydantic_ai import RunContext
     from pydantic_ai.usage import RunUsage
 
-    path = await hydrated(agent, turn, path, around.activation.ids)
+    with turn.reading_transcript():
+        path = await hydrated(agent, turn, path, around.activation.ids)
     model: Model = resolve(await told(agent.get_model))
     usage = RunUsage()
     context: RunContext[Any] = RunContext(deps=agent, model=model, usage=usage)
@@ -108,22 +110,28 @@ async def prepared(
         said = await told(agent.get_system_prompt) if said is None else said
         prompt = await _with_instructions(said, tools.toolset, context)
         system = with_capabilities(prompt, tuple(offered))
-        window = resumed(turn, window_of(path, around))
+        with turn.reading_transcript():
+            window = resumed(turn, window_of(path, around))
         config = TurnConfig()
         if is_overridden(agent.before_turn):
+            with turn.reading_transcript():
+                messages = to_model_messages(
+                    window, instructions=system, cache=around.cache, shorten=True
+                ).messages
             shown = TurnContext(
                 request_id=turn.request_id,
                 message_id=turn.message_id,
                 origin=turn.entry.origin,
                 continuation=turn.is_continuation,
                 system=system,
-                messages=to_model_messages(
-                    window, instructions=system, cache=around.cache, shorten=True
-                ).messages,
+                messages=messages,
                 model=model,
                 tools={name: each.tool_def for name, each in offered.items()},
+                writer=turn.writer,
                 body=turn.body,
                 signal=turn.abort,
+                attempt=turn.entry.attempt,
+                recovering=turn.is_recovered,
             )
             config = _checked(await told(agent.before_turn, shown))
             if turn.is_put_back:
@@ -138,6 +146,7 @@ async def prepared(
             tools = await _entered(more, context)
             is_inside = True
             prompt = await _with_instructions(said, tools.toolset, context)
+        check_active(config.active_tools, tuple(await tools.get(context)))
         if config.system is not None:
             system = config.system
         elif config.tools is not None or config.active_tools is not None:
@@ -169,12 +178,20 @@ def window_of(path: Sequence[dict[str, Any]], around: Surroundings) -> list[dict
 
 
 def resumed(turn: Turn, window: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The conversation, with what an earlier attempt has said; or as a hook wants it to be."""
-    if turn.chain is not None:
-        return list(turn.chain)
+    """The conversation, with what an earlier attempt has said."""
     if turn.resumed is None or turn.is_continuation:
         return window
     return [*window, turn.builder.message()]
+
+
+def check_active(active: Sequence[str] | None, known: Sequence[str]) -> None:
+    """`active_tools` names tools that there are."""
+    unknown = [] if active is None else [name for name in active if name not in known]
+    if unknown:
+        raise ValueError(
+            f"active_tools names tools that this turn does not have: {', '.join(map(repr, unknown))}."
+            f" It has: {', '.join(sorted(known)) or 'none'}."
+        )
 
 
 def _checked(config: Any) -> TurnConfig:

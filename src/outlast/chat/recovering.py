@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from outlast.chat import decision_rows, events
 from outlast.chat.boots import Boots
 from outlast.chat.budget import Incident, evaluated
+from outlast.chat.chains import Chain, chain_of
 from outlast.chat.decisions import Decision, Facts, Pending, decide
 from outlast.chat.hooks import is_overridden, told
 from outlast.chat.inbox import Inbox
@@ -67,10 +68,14 @@ class Verdict:
     row: IncidentRow | None
     chunks: list[str] = field(default_factory=list)  # what the hook wants to be shown
     boot: RecoveryBootResult = field(default_factory=RecoveryBootResult)
+    chain: Chain | None = None  # the conversation, if a hook has said what it is to be
+
+    has_partial: bool = False
 
     @property
     def kind(self) -> RecoveryKind:
-        return "continue" if self.decision.action in ("continue", "park") else "retry"
+        """What recovery does, or would do: go on with what was said, or ask again."""
+        return "continue" if self.has_partial else "retry"
 
 
 @dataclass(slots=True)
@@ -84,6 +89,8 @@ class Interruption:
     live: Cause | None = None  # what has happened, if it was in this process
     lives: int = 0  # how often it has, in this process
     boundary: int = 0  # the last entry that was accepted before it happened
+    since: int = 0  # when it happened, or was noticed: milliseconds
+    has_called: bool = False  # a tool has begun
     record: list[Operation] = field(default_factory=list)  # of what was decided, for its commit
 
 
@@ -117,18 +124,20 @@ class Recovering:
         row = await self._incidents.get(entry.id)
         cause = self._cause(what, row)
         calls = {call.id: call for call in await self._ledger.of_turn(entry.id)}
+        what.has_called = bool(calls)
         pending = self._pending(what)
         facts = self._facts(what, cause, pending, has_called=bool(calls))
         incident = self._evaluated(what, row, facts, config)
         facts = replace(facts, spent=None if incident is None else incident.reason)
-        verdict = Verdict(decide(facts), partial, cause, incident, row)
+        has_partial = facts.has_partial
+        verdict = Verdict(decide(facts), partial, cause, incident, row, has_partial=has_partial)
         if incident is not None and verdict.decision.action not in ("seal", "finalise", "abort"):
             incident = await self._asked_to_keep(incident, row, verdict.kind, what, config, facts)
             facts = replace(facts, spent=incident.reason)
-            verdict = Verdict(decide(facts), partial, cause, incident, row)
+            verdict = Verdict(decide(facts), partial, cause, incident, row, has_partial=has_partial)
         if verdict.decision.action in ("continue", "retry", "splice"):
             if facts.has_partial:
-                verdict.boot, verdict.chunks = await self._asked_at_boot(
+                verdict.boot, verdict.chain, verdict.chunks = await self._asked_at_boot(
                     what, cause, self._calls_left(what, calls)
                 )
             options = await self._asked_hook(what, verdict, config)
@@ -243,8 +252,8 @@ class Recovering:
             awaits_human=facts.pending == "human",
             config=config,
         )
-        if after.reason is None and what.lives > config.max_attempts:
-            return replace(after, reason="max_attempts_exceeded")  # a model that always breaks off
+        if after.reason is None and what.lives > config.max_attempts:  # a model that breaks off
+            return replace(after, reason="max_attempts_exceeded", attempt=what.lives)
         return after
 
     async def _asked_to_keep(
@@ -281,10 +290,10 @@ class Recovering:
 
     async def _asked_at_boot(
         self, what: Interruption, cause: Cause, pending: list[PendingToolCall]
-    ) -> tuple[RecoveryBootResult, list[str]]:
+    ) -> tuple[RecoveryBootResult, Chain | None, list[str]]:
         hook = self._object.on_recovery_boot
         if not is_overridden(hook) or is_overridden(self._object.hydrate_messages):
-            return RecoveryBootResult(), []
+            return RecoveryBootResult(), None, []
         entry, path = what.entry, list(what.path)
         head = path[-1:] if path and path[-1].get("role") == "user" else []
         waiting = [
@@ -310,10 +319,13 @@ class Recovering:
                     f"on_recovery_boot returns a RecoveryBootResult or None, not {result!r}"
                 )
             result = self._checked(result or RecoveryBootResult())
+            chain = None
+            if result.chain is not None:
+                chain = chain_of(list(result.chain), str(what.partial.raw["id"]))
         except Exception as error:
             self._hook_failed(entry, "on_recovery_boot", error)
-            return RecoveryBootResult(), []
-        return result, event.writer.chunks
+            return RecoveryBootResult(), None, []
+        return result, chain, event.writer.chunks
 
     def _checked(self, result: RecoveryBootResult) -> RecoveryBootResult:
         """The same, with messages as they are stored."""
@@ -333,7 +345,8 @@ class Recovering:
         entry, partial = what.entry, what.partial
         options = json.decode(entry.options)
         started = entry.started_at or entry.accepted_at
-        parts = partial.raw["parts"]
+        has_said = partial.says_more_than(what.begun)
+        parts = partial.raw["parts"] if has_said else []
         context = ChatRecoveryContext(
             incident_id=entry.id,
             attempt=verdict.incident.attempt,
@@ -381,6 +394,7 @@ class Recovering:
             max_attempts=config.max_attempts,
             recovery_kind=verdict.kind,
             reason=reason,
+            host_deaths=incident.host_deaths,
         )
         if config.on_exhausted is None:
             return
@@ -396,6 +410,7 @@ class Recovering:
             created_at=to_datetime(started),
             partial_text=what.partial.text,
             partial_parts=what.partial.raw["parts"],
+            host_deaths=incident.host_deaths,
         )
         try:
             await told(config.on_exhausted, context)

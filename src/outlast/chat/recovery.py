@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from outlast.chat.data_parts import DataWriter
 from outlast.chat.results import Message
 from outlast.core.clock import seconds
 
@@ -77,6 +78,7 @@ class RecoveryExhaustedContext:
     created_at: datetime
     partial_text: str
     partial_parts: Sequence[Mapping[str, Any]]
+    host_deaths: int = 0  # of the process, in a row, while the turn ran and made no progress
 
     @property
     def recovery_root_request_id(self) -> str:
@@ -107,7 +109,7 @@ class ChatRecovery:
     """
 
     max_attempts: int = 10  # in a row without progress
-    stable_timeout: float | timedelta = 10.0
+    stable_timeout: None = None  # not supported: there is nothing to wait for
     no_progress_timeout: float | timedelta = 300.0
     max_recovery_work: float = math.inf  # chunks since the first interruption
     max_oom_retries: int = 3  # progress does not reset them
@@ -117,9 +119,13 @@ class ChatRecovery:
     on_exhausted: Callable[[RecoveryExhaustedContext], Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("stable_timeout", "no_progress_timeout"):
-            if seconds(getattr(self, name)) < 0:
-                raise ValueError(f"{name} is not negative")
+        if self.stable_timeout is not None:
+            raise ValueError(
+                "stable_timeout is not supported: an attempt begins when its agent has started, and waits"
+                " for nothing else. Remove it; no_progress_timeout bounds a turn that is stuck."
+            )
+        if seconds(self.no_progress_timeout) < 0:
+            raise ValueError("no_progress_timeout must not be negative")
         if self.max_attempts < 1:
             raise ValueError("max_attempts is at least 1")
         if self.max_oom_retries < 0 or not self.max_recovery_work >= 0:
@@ -180,17 +186,16 @@ class PendingToolCall:
     state: Literal["not_begun", "begun", "waiting"]  # waiting: for the client, or for an approval
 
 
-class RecoveryWriter:
-    """Writes parts of the application's own into the stream, before the turn goes on."""
+class RecoveryWriter(DataWriter):
+    """Writes data parts into the stream before the turn goes on.
+
+    Clients are about to come back: unlike those of `emit_data`, transient parts are kept in the stream
+    until then. They are not stored with the message either.
+    """
 
     def __init__(self) -> None:
         self.chunks: list[str] = []
-
-    def data(self, name: str, data: Any, *, id: str | None = None, transient: bool = False) -> None:
-        """A part `data-<name>`; a transient one is shown and not stored."""
-        from outlast.chat.chunks import Encoder
-
-        self.chunks.append(Encoder().data(name, data, data_id=id, transient=transient))
+        super().__init__(lambda chunk, _: self.chunks.append(chunk))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +217,15 @@ class RecoveryBootEvent:
 class RecoveryBootResult:
     """What `on_recovery_boot` may return; what is None stays as it is done by default.
 
-    `chain` is the conversation that the model is shown when the turn goes on. `recovered_turns` are the
-    messages of `in_flight_users`, or new ones, that get a turn after this one; `[]`: none. `before_boot`
-    runs before any of that; if it raises, nothing is dispatched, and it is tried again later.
+    `chain` is the conversation from now on, and stored as such. If it ends with `partial_assistant`, changed
+    or not, the turn goes on from there; calls that have an outcome in it have that outcome, and are not
+    run. If it leaves the partial answer out, the turn ends as `skipped`. What is not part of it stays in
+    the store, on a branch.
+
+    `recovered_turns` are the messages of `in_flight_users`, or new ones, that get a turn after this one;
+    `[]`: none. The first of `in_flight_users` can be among them only if the partial answer is left out: it is
+    answered anew then. `before_boot` runs before any of that; if it raises, nothing is dispatched, and it is
+    tried again later.
     """
 
     chain: Sequence[Any] | None = None

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from outlast.chat.asking import Asking, check_text, submission
+from outlast.chat.content import restored, value_of
+from outlast.chat.hooks import ChatErrorStage
 from outlast.chat.inbox import Inbox, Request
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.messages import to_messages
 from outlast.chat.notices import Started
 from outlast.chat.overlap import Concurrency
 from outlast.chat.results import Submission, TurnEnd
+from outlast.chat.shown import Shown
 from outlast.chat.transcript import Transcript
 from outlast.chat.turns import Turns
 from outlast.host.activation import Activation
@@ -52,9 +55,22 @@ class Serving:
         self._turns = turns
         self._asking = asking
 
-    def shown(self) -> list[dict[str, Any]]:
+    def shown(self) -> Shown:
         """What clients see: the stored path, and what was accepted and is not part of it yet."""
         return self._turns.shown()
+
+    async def earlier(self, id: str, most: int, count: int) -> Shown | None:
+        """The messages before one, as many as fit; None: there is no such message."""
+        return await self._transcript.before(id, most, count)
+
+    async def content(self, message_id: str, key: str) -> Mapping[str, Any] | None:
+        """The part of a message that holds a large value; None: there is none."""
+        live = self._turns.live
+        if live is not None and live.message_id == message_id:
+            message: Mapping[str, Any] | None = live.builder.message()
+        else:
+            message = await self._transcript.get(message_id)
+        return None if message is None else value_of(message, key)
 
     @property
     def is_used(self) -> bool:
@@ -69,7 +85,8 @@ class Serving:
         started = self._turns.started()
         running = None if started is None else started.request_id
         # One that ran in another life waits, too: for what becomes of it.
-        waiting = [entry.id for entry in self._inbox.open if entry.id != running]
+        left = [each for each in self._inbox.open if each.id != running]
+        waiting = [each.id for each in left if each.cancelled is None or each.state == "running"]
         is_failed = not waiting and bool(self._transcript.path)  # not after a clear
         failed = self._inbox.last_failed if is_failed else None
         return Situation(started, waiting, failed, self._turns.recovering is not None)
@@ -127,11 +144,13 @@ class Serving:
     ) -> tuple[EntryRow | None, bool]:
         """Accept what a client asks. None: it was dropped."""
         options = self._options(body, client_tools, principal)
-        if regenerates is not None:
+        if regenerates is not None and (not messages or await self._is_known(regenerates)):
             target = regenerates or None
             request = Request("regenerate", "chat", id=id, target=target, options=options)
             return await self._inbox.accept(request)
-        given = to_messages(list(messages), self._activation.ids)
+        stored = {each["id"]: each for each in self._transcript.path}
+        messages = [restored(message, stored.get) for message in messages]
+        given = to_messages(messages, self._activation.ids)
         if given and self._is_edit(given[-1]):  # another text under the same id: answer it anew
             edited = given[-1:]
             target = edited[0]["id"]
@@ -139,6 +158,25 @@ class Serving:
             return await self._inbox.accept(request)
         request = Request("message", "chat", given, id=id, options=options)
         return await self._asking.message(request, concurrency)
+
+    async def refused(
+        self,
+        failure: Exception,
+        id: str | None,
+        stage: ChatErrorStage,
+        *,
+        default: str | None = None,
+    ) -> str:
+        """Report a request that is not accepted. Returns the text for its client."""
+        found = await self._turns.report(
+            failure, id, stage, messages_persisted=False, default=default
+        )
+        return found.shown
+
+    async def _is_known(self, id: str) -> bool:
+        """Whether a message is stored, or brought by a request that waits."""
+        waiting = (self._turns.message_ids(entry) for entry in self._inbox.open)
+        return any(id in ids for ids in waiting) or bool(await self._transcript.known([id]))
 
     def _is_edit(self, message: dict[str, Any]) -> bool:
         stored = [each for each in self._transcript.path if each["id"] == message["id"]]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from outlast.agent.unit import Commits
 from outlast.chat import events, incidents, stream_rows
+from outlast.chat.claims import Claims
 from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import EntryRow, Outcome
 from outlast.chat.interactions import Interactions
@@ -34,6 +35,7 @@ class Stopping:
         transcript: Transcript,
         interactions: Interactions,
         retention: Retention,
+        claims: Claims,
     ) -> None:
         self._turns = turns
         self._agent = activation.address.text
@@ -43,29 +45,66 @@ class Stopping:
         self._transcript = transcript
         self._interactions = interactions
         self._retention = retention
+        self._claims = claims
 
     async def cancel(self, id: str, reason: str) -> bool:
-        """Durable first, then the turn is stopped. False: there is none, or it has ended."""
+        """Durable first, then the turn is stopped. False: there is none, or it has ended.
+
+        A message that waits for its turn becomes part of the conversation, and is not answered.
+        """
         reason = storable(reason)
         async with self._transcript.changing:  # nothing is being claimed or settled
             entry = self._inbox.open_one(id)
             if entry is None:
                 return False
+            if entry.state == "accepted" and entry.cancelled is not None:
+                return False  # that is known
             if entry.state == "accepted":
-                ended, operation = self._inbox.end(entry, "aborted", reason, None)
-
-                def taken_back() -> None:
-                    self._retention.armed()
-                    self._turns.tell(ended, TurnEnd("aborted", None, reason))
-
-                operations = [operation, *self._retention.arm()]
-                try:
-                    await self._commits.commit_then(operations, taken_back)
-                except CommitRefused:
-                    return False
-                return True
+                return await self._cancel_waiting(entry, reason)
             recording = [self._inbox.cancel(entry, reason)]
             await self._commits.commit_then(recording, lambda: self._recorded(entry, reason))
+        return True
+
+    async def _cancel_waiting(self, entry: EntryRow, reason: str) -> bool:
+        is_kept = entry.messages is not None and entry.origin != "submission"
+        if is_kept and any(self._is_before(other, entry) for other in self._inbox.open):
+            return await self._cancel_behind_others(entry, reason)
+        change = await self._claims.unanswered(entry)
+        ended, operation = self._inbox.end(entry, "aborted", reason, None)
+
+        def stopped() -> None:
+            self._retention.armed()
+            if change is not None:
+                self._transcript.applied(change)
+            self._turns.tell(ended, TurnEnd("aborted", None, reason))
+
+        kept = [] if change is None else change.operations
+        try:
+            await self._commits.commit_then([operation, *kept, *self._retention.arm()], stopped)
+        except CommitRefused:
+            return False
+        return True
+
+    @staticmethod
+    def _is_before(other: EntryRow, entry: EntryRow) -> bool:
+        is_waiting = other.state == "accepted" and other.messages is not None
+        return is_waiting and other.seq < entry.seq
+
+    async def _cancel_behind_others(self, entry: EntryRow, reason: str) -> bool:
+        """Its messages come behind those that wait before it: they are stored when its turn would begin.
+
+        That it is not answered is certain now, and told.
+        """
+
+        def stopped() -> None:
+            self._inbox.cancelled(entry, reason)
+            self._activation.events.emit(events.CancelRecorded, self._agent, entry.id, reason)
+            self._turns.tell_aborted(entry, reason)
+
+        try:
+            await self._commits.commit_then([self._inbox.cancel(entry, reason)], stopped)
+        except CommitRefused:
+            return False
         return True
 
     def _recorded(self, entry: EntryRow, reason: str) -> None:
@@ -86,17 +125,28 @@ class Stopping:
             running = [entry for entry in self._inbox.open if entry.state == "running"]
             cancels = [self._inbox.cancel(entry, reason) for entry in running]
             skipping = self._inbox.skip_waiting(seq, reason)
+            change = self._transcript.appending(await self._waiting_messages(seq))
 
             def given_up() -> None:
                 self._retention.armed()
+                self._transcript.applied(change)
                 for entry in self._inbox.up_to(seq):
                     if entry.state == "accepted":
                         self._turns.tell(entry, TurnEnd("skipped", None, reason))
                     else:
                         self._recorded(entry, reason)
 
-            operations = [skipping, *cancels, *self._arm_if_open()]
+            operations = [skipping, *cancels, *change.operations, *self._arm_if_open()]
             await self._commits.commit_then(operations, given_up)
+
+    async def _waiting_messages(self, seq: int) -> list[dict[str, Any]]:
+        """What users have said that is not going to be answered."""
+        found = []
+        for entry in self._inbox.up_to(seq):
+            is_said = entry.kind == "message" and entry.origin != "submission"
+            if entry.state == "accepted" and is_said:
+                found += await self._claims.new(entry)
+        return found
 
     async def clear(self) -> None:
         """The same, and nothing is left: no message, on no branch, and no stream."""

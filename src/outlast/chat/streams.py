@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakValueDictionary
+
 from outlast.chat import stream_rows
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.results import Message, TurnEnd
@@ -18,6 +20,7 @@ class Streams:
         self._store = activation.store
         self._transcript = transcript
         self.open: dict[str, Stream] = {}  # by request id
+        self._read: WeakValueDictionary[str, Stream] = WeakValueDictionary()  # stored, while read
 
     def of(self, entry: EntryRow) -> Stream:
         """The stream of an entry that has not ended: also of one whose turn has not begun."""
@@ -28,8 +31,12 @@ class Streams:
 
     async def stored(self, entry: EntryRow) -> Stream:
         """The stream of one that has ended, as far as it is still kept."""
+        known = self._read.get(entry.id)
+        if known is not None:
+            return known
         stream = Stream(self._agent, entry.id, chunks=await self.chunks(entry.id))
         stream.close(await self.end_of(entry))
+        self._read[entry.id] = stream
         return stream
 
     async def end_of(self, entry: EntryRow) -> TurnEnd:

@@ -3,55 +3,76 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.agent.unit import Commits
-from outlast.chat import events, traces
+from outlast.chat import decision_rows, events, traces
 from outlast.chat.boots import Boots
-from outlast.chat.budget import Incident
+from outlast.chat.budget import SUSPECT_FROM, Incident
+from outlast.chat.chains import LEFT_OUT, Chain, becoming, settled_calls
 from outlast.chat.chunks import Encoder
-from outlast.chat.failures import Judging, judged
+from outlast.chat.failures import Judging
 from outlast.chat.hooks import told
-from outlast.chat.inbox import Inbox, Request
+from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import EntryRow, Outcome
 from outlast.chat.incidents import Incidents
 from outlast.chat.interactions import Interactions
 from outlast.chat.interrupted import close_calls
-from outlast.chat.ledger import Ledger
+from outlast.chat.ledger import CallState, Ledger
 from outlast.chat.notices import TranscriptChanged
 from outlast.chat.partial import folded
 from outlast.chat.preparing import Answering
+from outlast.chat.recovered_turns import RecoveredTurns, recovered_turns
 from outlast.chat.recovering import Interruption, Recoverable, Recovering, Verdict
 from outlast.chat.recovery import Cause, ContinuationStyle, recovery_of
 from outlast.chat.reducer import MessageBuilder, cleaned
 from outlast.chat.repair import without_waiting
+from outlast.chat.results import TurnEnd
 from outlast.chat.telling import tell_start
 from outlast.chat.tool_parts import is_settled
 from outlast.chat.transcript import Change, Transcript
 from outlast.chat.turn import Turn, TurnAborted
-from outlast.core import json
 from outlast.core.errors import CommitRefused, OutlastError
 from outlast.core.text import described
 from outlast.host.activation import Activation
+from outlast.store.operations import Operation
 
 if TYPE_CHECKING:
     from outlast.chat.turns import Turns
+
+logger = logging.getLogger("outlast.chat")
 
 INTERRUPTED = "The answer was interrupted."
 ENDED = "The turn ended before this call was answered."
 WENT_ON = "The user went on before the answer was complete."
 
+ENDS = (
+    "finalise",
+    "abort",
+    "skip",
+    "seal",
+    "stop",
+    "handled",
+    "splice",
+)  # actions without another attempt
+
 SLOW_DOWN = 1.0  # seconds before the second attempt in a row without progress; then twice that, ...
 SLOWEST = 30.0
 AFTER_OOM = 3.0
+SUSPECT = 5.0  # seconds, at most, before a turn that may kill its process is tried again
+ALONE_FOR = 2.0  # seconds for which such a turn has the process to itself, as far as others may too
 
 
 class TurnInterrupted(OutlastError):
     """A turn was interrupted, and `chat_recovery` is off."""
+
+    is_for_users = True
 
 
 class NotReady(OutlastError):
@@ -66,10 +87,25 @@ class Interruptible(Answering, Judging, Recoverable, Protocol):
 
 
 def delay_of(verdict: Verdict, lives: int) -> float:
-    """Seconds before the next attempt: none, unless the model has failed often, or memory is short."""
-    if verdict.decision.shrinks:
-        return AFTER_OOM
+    """Seconds before the next attempt: none, unless the model has failed often, or memory is short.
+
+    A turn that may have killed its process waits for its neighbours, which go on at once.
+    """
+    incident, least = verdict.incident, AFTER_OOM if verdict.decision.shrinks else 0.0
+    if incident is not None and incident.is_suspect:
+        later = SLOW_DOWN * 2.0 ** (incident.host_deaths - SUSPECT_FROM)
+        return max(least, min(SUSPECT, later))
+    if least:
+        return least
     return 0.0 if lives < 2 else min(SLOWEST, SLOW_DOWN * 2.0 ** (lives - 2))
+
+
+def is_discarded(what: Interruption, verdict: Verdict | None) -> bool:
+    """Whether a hook does not want what was said. What tools have done is kept all the same."""
+    if verdict is None or what.has_called or what.partial.has_settled_work:
+        return False
+    is_left_out = verdict.chain is not None and verdict.chain.answer is None
+    return is_left_out or (verdict.decision.action == "handled" and not verdict.decision.keeps)
 
 
 def _last_answers(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -133,6 +169,14 @@ class TakingUp:
             await self.boots.forget()
             return
         what.entry = now
+        is_left_out = verdict.chain is not None and verdict.chain.answer is None
+        if is_left_out and verdict.decision.action in ("continue", "retry", "restart", "splice"):
+            self._log_end(what, verdict)
+            await self._before_boot(what, verdict)
+            await self._end_interrupted(what, "skipped", LEFT_OUT, verdict)
+            return
+        if verdict.decision.action in ENDS:
+            self._log_end(what, verdict)
         match verdict.decision.action:
             case "finalise":
                 await self._end_interrupted(what, "completed", None)
@@ -143,6 +187,8 @@ class TakingUp:
                 await self._end_interrupted(what, "error", config.terminal_message, verdict)
             case "stop":
                 await self._end_interrupted(what, "interrupted", INTERRUPTED, verdict)
+            case "handled":
+                await self._end_interrupted(what, "skipped", verdict.decision.why, verdict)
             case "splice":
                 await self._end_interrupted(what, "skipped", WENT_ON, verdict)
             case _:
@@ -164,12 +210,17 @@ class TakingUp:
         if cause is not None:
             self.lives[entry.id] = self.lives.get(entry.id, 0) + 1
         lives = self.lives.get(entry.id, 0)
-        return Interruption(entry, begun, partial, path, cause, lives, boundary)
+        since = self._activation.clock.now()
+        died_at = self._activation.died_at
+        if cause is None and not self._activation.is_continued and died_at is not None:
+            since = min(since, died_at)
+        return Interruption(entry, begun, partial, path, cause, lives, boundary, since)
 
     async def _try_again(self, what: Interruption, verdict: Verdict) -> None:
         """One more attempt. That it is made is durable before it is."""
         entry, decision, stream = what.entry, verdict.decision, self._turns.streams.of(what.entry)
         await self._before_boot(what, verdict)
+        produced = what.partial.produced
         running, operation = self._inbox.resume(entry)
         stream.open_for(running.attempt, self._activation.submit)
         message_id = entry.message_id or self._activation.ids.new("message")
@@ -181,7 +232,9 @@ class TakingUp:
             under=entry.target,
             begun=what.begun,
         )
+        turn.is_recovered = decision.action != "park"
         if decision.action in ("continue", "park"):
+            await self._settle_by_chain(what, verdict)
             seam = what.partial.seam()
             for chunk in (*seam, *verdict.chunks):
                 stream.append(chunk)
@@ -195,15 +248,23 @@ class TakingUp:
         else:
             for chunk in what.partial.discarded():
                 stream.append(chunk)
-        if verdict.boot.chain is not None:
-            turn.chain = verdict.boot.chain
         operations = [operation, self._incidents.up(), *what.record]
-        if verdict.incident is not None and decision.action != "park":
-            operations.append(self._incidents.record(entry.id, verdict.incident))
+        incident, delay = verdict.incident, delay_of(verdict, what.lives)
+        is_suspect = incident is not None and incident.is_suspect
+        if incident is not None and decision.action != "park":
+            waiting = replace(incident, begun=0) if is_suspect else incident
+            operations.append(self._incidents.record(entry.id, waiting))
+        if decision.action != "park":
+            turn.on_continued = lambda: self._continued(what, verdict, produced)
         self._turns.noted.add(entry.id)  # also a mere note goes when the turn has ended
         async with self._transcript.changing:
-            moving = decision.action == "continue" and not turn.held
-            change = await self._moved_on(turn, what) if moving else None
+            recovered = await recovered_turns(self._inbox, what, verdict)
+            operations += recovered.operations
+            change = None
+            if verdict.chain is not None:
+                change = await self._chained(turn, what, verdict.chain)
+            elif decision.action == "continue" and not turn.held:
+                change = await self._moved_on(turn, what)
             stream.attach(*operations, *(() if change is None else change.operations))
             await stream.stored()
             if change is not None:
@@ -225,9 +286,68 @@ class TakingUp:
             self._turns.set_recovering(entry.id)
             emit = self._activation.events.emit
             emit(events.RecoveryScheduled, self._agent, entry.id, recovery_kind=verdict.kind)
-        await self._dispatched(what, verdict)
-        delay = delay_of(verdict, what.lives)
-        await self._activation.spawn(self._answer_later(turn, what.path, delay), "turn")
+        self._dispatched(recovered)
+        suspect = incident if is_suspect and decision.action != "park" else None
+        work = self._answer_later(turn, what.path, delay, suspect)
+        await self._activation.spawn(work, "turn")
+
+    async def _settle_by_chain(self, what: Interruption, verdict: Verdict) -> None:
+        """The answer becomes what `on_recovery_boot` has made of it. Calls that it settles never run."""
+        answer = None if verdict.chain is None else verdict.chain.answer
+        if answer is None:
+            return
+        entry, stream = what.entry, self._turns.streams.of(what.entry)
+        begun = {row.id for row in await self._ledger.of_turn(entry.id) if row.state == "begun"}
+        for part in settled_calls(what.partial, answer):
+            if part["toolCallId"] in begun:
+                state: CallState = "done" if part["state"] == "output-available" else "failed"
+                stream.attach(self._ledger.end(entry.id, part["toolCallId"], state))
+        chunks = becoming(what.partial, answer)
+        for chunk in chunks:
+            stream.append(chunk)
+        what.partial.take(chunks)
+
+    async def _chained(self, turn: Turn, what: Interruption, chain: Chain) -> Change | None:
+        """The conversation before the answer becomes what `on_recovery_boot` wants. Under the lock."""
+        if what.begun is not None:  # the answer is stored, and stays where it is
+            return None
+        later = self._transcript.path[len(what.path) :]
+        change = await self._transcript.chaining([*chain.before, *later])
+        what.path = change.path[: len(chain.before)]
+        under = what.path[-1]["id"] if what.path else None
+        if under != turn.under:
+            turn.entry, operation = self._inbox.move_on(turn.entry, under, turn.message_id)
+            change.operations.append(operation)
+            turn.under = under
+        return change if change.operations else None
+
+    def _continued(self, what: Interruption, verdict: Verdict, produced: int) -> Operation:
+        """The answer continues: log how long that took, and note it with the decision."""
+        ms = max(0, self._activation.clock.now() - what.since)
+        logger.info(
+            "%s: recovered turn %s (cause: %s, attempt: %d): the answer continued after %d ms",
+            *self._about(what, verdict),
+            ms,
+        )
+        entry, decision = what.entry, verdict.decision
+        return decision_rows.continued(
+            self._agent, entry.id, entry.attempt, decision, verdict.cause, produced, ms
+        )
+
+    def _about(self, what: Interruption, verdict: Verdict) -> tuple[str, str, str, int]:
+        attempts = 1 if verdict.incident is None else verdict.incident.attempts
+        return self._agent, what.entry.id, verdict.cause, attempts
+
+    def _log_end(self, what: Interruption, verdict: Verdict) -> None:
+        """An interrupted turn ends without another attempt."""
+        decision, about = verdict.decision, self._about(what, verdict)
+        if decision.action in ("seal", "stop"):
+            reason = (verdict.incident and verdict.incident.reason) or decision.why
+            text = "%s: gave up turn %s (cause: %s, attempt: %d): %s"
+            logger.warning(text, *about, reason)
+        else:
+            text = "%s: recovered turn %s (cause: %s, attempt: %d): no further attempt, %s"
+            logger.info(text, *about, decision.why)
 
     async def _moved_on(self, turn: Turn, what: Interruption) -> Change | None:
         """What was said becomes a message of its own, if that is wanted, and another one goes on.
@@ -255,11 +375,28 @@ class TakingUp:
         turn.earlier = _last_answers(what.path)
         return change
 
-    async def _answer_later(self, turn: Turn, path: Sequence[dict[str, Any]], delay: float) -> None:
+    async def _answer_later(
+        self,
+        turn: Turn,
+        path: Sequence[dict[str, Any]],
+        delay: float,
+        suspect: Incident | None,
+    ) -> None:
         if delay:
             with suppress(TurnAborted):
                 await turn.unless_stopped(asyncio.sleep(delay))
-        await self._turns.answer(turn, path)
+        if suspect is None:
+            await self._turns.answer(turn, path)
+            return
+        order = self._activation.boot_order
+        await order.enter(turn)
+        leaving = asyncio.get_running_loop().call_later(ALONE_FOR, order.leave, turn)
+        try:
+            await self._commits.commit([self._incidents.record(turn.request_id, suspect)])
+            await self._turns.answer(turn, path)
+        finally:
+            leaving.cancel()
+            order.leave(turn)
 
     async def _before_boot(self, what: Interruption, verdict: Verdict) -> None:
         """What the agent wants to be done first. If it raises, nothing is dispatched."""
@@ -275,25 +412,12 @@ class TakingUp:
                 await self._commits.commit([record, self._incidents.up()])
             raise NotReady(f"before_boot raised: {described(error)}") from error
 
-    async def _dispatched(self, what: Interruption, verdict: Verdict) -> None:
-        """What waits behind the turn, as `on_recovery_boot` wants it."""
-        wanted = verdict.boot.recovered_turns
-        if wanted is None:
-            return
-        ids = {message["id"] for message in wanted}
-        for other in self._inbox.open:
-            if other.state != "accepted" or other.messages is None:
-                continue
-            found = {message["id"] for message in json.decode(other.messages)}
-            if found & ids:
-                ids -= found
-            elif other.seq > what.entry.seq:
-                await self._turns.end(other, "skipped", error="on_recovery_boot left it out")
-        known = {message["id"] for message in what.path}
-        for message in wanted:
-            if message["id"] in ids - known:
-                key = f"recovery:{what.entry.id}:{message['id']}"
-                await self._inbox.accept(Request("message", "recovery", [message], key=key))
+    def _dispatched(self, recovered: RecoveredTurns) -> None:
+        """What waits behind the turn is as `on_recovery_boot` wants it, durably."""
+        for ended in recovered.left_out:
+            self._turns.tell(ended, TurnEnd("skipped", None, ended.error))
+        for entry in recovered.added:
+            self._inbox.accepted(entry)
 
     async def _end_interrupted(
         self,
@@ -301,9 +425,11 @@ class TakingUp:
         outcome: Outcome,
         error: str | None,
         verdict: Verdict | None = None,
+        detail: str | None = None,
     ) -> None:
-        """What it has said is kept, and it is over."""
+        """It is over. What it has said is kept, unless a hook does not want it."""
         entry, partial, stream = what.entry, what.partial, self._turns.streams.of(what.entry)
+        chain = None if verdict is None else verdict.chain
         parent = await traces.parent_of(self._activation, entry.id)
         tell_start(self._activation, entry, parent)
         stream.open_for(entry.attempt, self._activation.submit)
@@ -312,7 +438,14 @@ class TakingUp:
         if outcome == "completed":
             stream.append(encoder.finish("stop"))
             message = cleaned(partial.raw)  # None: it was whole, and empty
+        elif is_discarded(what, verdict):
+            for chunk in (*partial.discarded(), *(() if verdict is None else verdict.chunks)):
+                stream.append(chunk)
+            stream.append(encoder.abort(error))
+            message = None
         else:
+            if verdict is not None:
+                await self._settle_by_chain(what, verdict)
             await close_calls(self._object, entry, builder, stream, self._ledger, self._activation)
             entry = self._inbox.current(entry) or entry  # cancelled in the meantime?
             if outcome == "interrupted" and entry.cancelled is not None:
@@ -336,13 +469,39 @@ class TakingUp:
             more.append(self._incidents.close(entry.id))
         self._turns.noted.discard(entry.id)
         async with self._transcript.changing:
+            recovered = await recovered_turns(self._inbox, what, verdict)
+            more += recovered.operations
+            change = None if chain is None else await self._chained_end(what, chain, message)
             await self._turns.store_end(
-                entry, stream, message, entry.target, outcome, error, more=more
+                entry,
+                stream,
+                message,
+                entry.target,
+                outcome,
+                error,
+                detail=detail,
+                more=more,
+                change=change,
             )
+        self._dispatched(recovered)
         self.boots.came_up()
         if verdict is not None and verdict.decision.action != "seal":
             emit = self._activation.events.emit
             emit(events.RecoverySkipped, self._agent, entry.id, verdict.decision.why)
+
+    async def _chained_end(
+        self, what: Interruption, chain: Chain, message: dict[str, Any] | None
+    ) -> Change:
+        """The conversation as `on_recovery_boot` wants it, with what is kept of the answer."""
+        later = self._transcript.path[len(what.path) :]
+        if message is not None and chain.answer is not None:
+            return await self._transcript.chaining(
+                [*chain.before, message, *later], message["id"], what.entry.id
+            )
+        change = await self._transcript.chaining([*chain.before, *later])
+        if message is not None:  # a tool has done something: it stays in the tree
+            self._transcript.put_aside(change, message, what.entry.target, what.entry.id)
+        return change
 
     async def _given_up(self, what: Interruption) -> None:
         """Without recovery, an interruption is an error like others."""
@@ -350,8 +509,17 @@ class TakingUp:
         if entry.cancelled is not None:
             await self._end_interrupted(what, "aborted", entry.cancelled)
             return
-        stream = self._turns.streams.of(entry)
-        turn = Turn(self._agent, entry, stream, message_id=entry.message_id or "", under=None)
         failure = TurnInterrupted(INTERRUPTED)
-        _, shown = await judged(self._object, turn, failure, self._activation.events)
-        await self._end_interrupted(what, "interrupted", shown)
+        self._transcript.coming = partial(self._said, what), entry.target
+        try:
+            found = await self._turns.report(failure, entry.id, "recovery", messages_persisted=True)
+        finally:
+            self._transcript.coming = None
+        await self._end_interrupted(what, "interrupted", found.shown, detail=found.detail)
+
+    @staticmethod
+    def _said(what: Interruption) -> dict[str, Any] | None:
+        """What the attempts so far have said, as `on_chat_error` sees it."""
+        said = without_waiting(what.partial.builder.message(), (), ENDED)
+        message, id = cleaned(said, error=INTERRUPTED), what.entry.message_id
+        return None if message is None or id is None else {**message, "id": id, "role": "assistant"}

@@ -29,9 +29,10 @@ def tell_start(activation: Activation, entry: EntryRow, parent: str | None = Non
 def tell_end(activation: Activation, entry: EntryRow, end: TurnEnd) -> None:
     """An entry has ended, with a turn or without one."""
     emit, agent, status = activation.events.emit, activation.address.text, end.status
+    error = entry.detail or end.error  # events are for operators
     if entry.started_at is not None:
         took = activation.clock.now() - entry.started_at
-        emit(events.TurnFinished, agent, entry.id, status, took, end.error)
+        emit(events.TurnFinished, agent, entry.id, status, took, error)
     if end.message is not None:
         emit(events.MessageResponse, agent, entry.id, end.message.id)
     if status == "aborted":
@@ -39,5 +40,5 @@ def tell_end(activation: Activation, entry: EntryRow, end: TurnEnd) -> None:
     if entry.origin == "submission":
         emit(events.SubmissionChanged, agent, entry.id, status)
         if status == "error":
-            emit(events.SubmissionFailed, agent, entry.id, end.error or "")
+            emit(events.SubmissionFailed, agent, entry.id, error or "")
     emit(events.InboxAcked, agent, entry.id, entry.kind, status)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
 from outlast.agent.agent import Agent
 from outlast.chat import inbox_rows, operating, responses, retention
 from outlast.chat.abort import Abort
 from outlast.chat.asking import Asking, StreamCallback, check_text, submission
 from outlast.chat.claims import Claims
+from outlast.chat.config import check_max_steps
 from outlast.chat.hooks import (
     is_overridden,
     told,
@@ -35,8 +37,7 @@ from outlast.chat.turns import Turns
 from outlast.host.activation import Activation
 from outlast.store.operations import Query
 
-if TYPE_CHECKING:
-    pass
+logger = logging.getLogger("outlast.chat")
 
 
 class Think(Overridable):
@@ -69,6 +70,7 @@ class Think(Overridable):
         super()._attach(activation)
         policy_of(self.message_concurrency)  # a misspelt one is told now
         recovery_of(self.chat_recovery)
+        check_max_steps(self.max_steps)
         if self.continuation_style not in ("append", "new_message"):
             raise ValueError(
                 f"continuation_style is append or new_message, not {self.continuation_style!r}"
@@ -108,8 +110,11 @@ class Think(Overridable):
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation, oldest message first; of a very long one, its last part."""
-        return [Message(message) for message in self._transcript.path]
+        """The conversation, oldest message first; of a very long one, its last part.
+
+        In `on_chat_error` it ends with the partial answer, if there is one.
+        """
+        return [Message(message) for message in self._transcript.with_coming()]
 
     async def get_messages(self) -> list[Message]:
         """The same, for callers that have a stub."""
@@ -158,18 +163,15 @@ class Think(Overridable):
         """Say something, and wait for the answer.
 
         `messages` is a text, a message, a list of them, or a function of the conversation that returns
-        one of these. With an `idempotency_key` a second call joins the first, also after a restart.
+        one of these and may be async. A function is called when its turn begins, so that it sees every
+        answer before; it lives in memory, and if the process dies before that the turn ends with an error.
+        With an `idempotency_key` a second call joins the first, also after a restart.
         Cancelling whoever waits does not cancel the turn; setting `signal` does, and `cancel_chat`.
         `client_tools` are the schemas of tools that the client runs; the next requests have them too.
         """
         check_text("idempotency_key", idempotency_key)
-        request = Request(
-            "message",
-            "save",
-            self._asking.messages(messages),
-            key=idempotency_key,
-            options=self._asking.options(body, client_tools),
-        )
+        options = self._asking.options(body, client_tools)
+        request = self._asking.request("save", messages, idempotency_key, options)
         return await self._asking.ask(request, signal)
 
     async def chat(
@@ -186,20 +188,16 @@ class Think(Overridable):
         """Say something, and have the answer told to a callback as it comes.
 
         `callback.on_start({"request_id": …})`, then `on_event(chunk)` with the JSON text of each chunk, then
-        one of `on_done()`, `on_error(text)` and `on_interrupted()`.
+        one of `on_done()` (completed), `on_error(text)`, `on_aborted(reason)` (stopped or skipped; `on_error`
+        if the callback has no such method) and `on_interrupted()`.
 
         With an `executor`, a function of the `ToolCall` that may be async, the client's tools are run by it
         in this turn; they are not remembered, and nobody waits for them after a restart.
         """
         check_text("idempotency_key", idempotency_key)
         kept = None if executor is not None else client_tools
-        request = Request(
-            "message",
-            "chat",
-            self._asking.messages(message),
-            key=idempotency_key,
-            options=self._asking.options(body, kept),
-        )
+        options = self._asking.options(body, kept)
+        request = self._asking.request("chat", message, idempotency_key, options)
         await self._asking.chat(request, callback, signal, client_tools or (), executor)
 
     async def stream(
@@ -210,15 +208,13 @@ class Think(Overridable):
         body: Mapping[str, Any] | None = None,
         client_tools: Sequence[Any] | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Say something, and iterate over the chunks of the answer."""
+        """Say something, and iterate over the chunks of the answer.
+
+        An answer that fails raises nothing: its last chunk is one of the type `error`.
+        """
         check_text("idempotency_key", idempotency_key)
-        request = Request(
-            "message",
-            "chat",
-            self._asking.messages(message),
-            key=idempotency_key,
-            options=self._asking.options(body, client_tools),
-        )
+        options = self._asking.options(body, client_tools)
+        request = self._asking.request("chat", message, idempotency_key, options)
         async for chunks in self._asking.follow(request):
             for chunk in chunks:
                 yield chunk
@@ -303,10 +299,11 @@ class Think(Overridable):
     ) -> TurnResult:
         """Let the model go on with its last answer, as part of the same message.
 
-        The status is `skipped` when the last message is not an answer.
+        The `body` is that of the answer's own turn, unless another one is given. The status is `skipped`
+        when the last message is not an answer.
         """
         check_text("idempotency_key", idempotency_key)
-        options = self._asking.options(body)
+        options = self._asking.options(await self._asking.last_body() if body is None else body)
         request = Request("continue", "continue", key=idempotency_key, options=options)
         return await self._asking.ask(request, signal)
 
@@ -419,13 +416,50 @@ class Think(Overridable):
     async def stash(self, data: Any) -> None:
         """Remember something for `on_fiber_recovered`, or in a turn for `on_chat_recovery`.
 
-        Durable when it returns. In a turn, it is what `recovery_data` is if the turn is interrupted.
+        Durable when it returns. In a turn, it is what `recovery_data` is if the turn is interrupted. Once the
+        turn is over, as it may be in `on_chunk`, there is nothing left to recover, and nothing is stored.
         """
         turn = current_turn.get()
-        if turn is None or not turn.is_running or self._fibers.is_inside:
+        if turn is None or self._fibers.is_inside:
             await super().stash(data)
-            return
-        await self._turns.stash(turn, data)
+        elif turn.is_running:
+            await self._turns.stash(turn, data)
+
+    def emit_data(
+        self, name: str, data: Any, *, id: str | None = None, transient: bool = False
+    ) -> None:
+        """Write a part of your own into the running answer: `data-<name>`, for the page that shows it.
+
+        From hooks and tools of a turn, also from a tool that is a plain function. Clients are sent it once
+        it is durable, and it is stored with the message; another part with the same name and `id` takes its
+        place. A `transient` part is only sent to those who are connected, and stored nowhere. The model
+        sees neither.
+
+        ```python
+        from outlast import Host, Think, tool
+        from outlast.testing import ScriptedModel, Step
+
+        class Shop(Think):
+            model = ScriptedModel(Step.call("order"), "Ordered.")
+
+            @tool
+            async def order(self) -> str:
+                self.emit_data("progress", {"done": 0.5}, transient=True)
+                self.emit_data("receipt", {"total": 12}, id="r1")
+                return "ok"
+
+        async with Host(agents=[Shop], store="sqlite:///shop.db") as host:
+            turn = await host.get(Shop, "a").save_messages("One, please")
+            parts = [part for part in turn.message.parts if part["type"] == "data-receipt"]
+            assert parts == [{"type": "data-receipt", "id": "r1", "data": {"total": 12}}]
+        ```
+        """
+        turn = current_turn.get()
+        if turn is None or turn.agent != self._activation.address.text:
+            raise RuntimeError(
+                "emit_data() can only be called from the hooks and tools of a turn of this agent"
+            )
+        turn.writer.data(name, data, id=id, transient=transient)
 
     async def request_upgrade(self) -> bool:
         """Have this process replaced by one that runs the newest code. False: nobody here can do that.
@@ -489,6 +523,13 @@ class Think(Overridable):
         session = await told(self.configure_session, Session())
         if not isinstance(session, Session):
             raise TypeError(f"configure_session returns a Session, not {session!r}")
+        overflow = self.context_overflow
+        if session.compaction is None and (overflow.reactive or overflow.proactive is not None):
+            logger.warning(
+                "%s: context_overflow is on, but no compaction is set: a conversation that is too long"
+                " ends with an error. Set one in configure_session: session.on_compaction(…)",
+                self._activation.address,
+            )
         self._turns.answering.session = session
         self._turns.answering.compactions.function = session.compaction
 

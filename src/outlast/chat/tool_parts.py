@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from outlast.chat.chunk_json import plain_object
+from outlast.chat.chunk_json import FOR_CLIENT, METADATA_KEY, plain_object
 
 Part = dict[str, Any]
 Chunk = Mapping[str, Any]
@@ -119,9 +119,13 @@ def _approval_request(part: Part, chunk: Chunk) -> Part | None:
     approval_id = chunk.get("approvalId")
     if part.get("state") not in _BEFORE_APPROVAL or not isinstance(approval_id, str):
         return None
+    if _is_approved(part):
+        return None
     fields = {name: chunk[source] for name, source in _APPROVAL.items() if chunk.get(source)}
     approval = {"id": approval_id, **fields}
-    return {**_with_whole_input(part), "state": "approval-requested", "approval": approval}
+    after = {**_with_whole_input(part), "state": "approval-requested", "approval": approval}
+    merge_provider_metadata(after, chunk, "callProviderMetadata")
+    return after
 
 
 def _approval_response(part: Part, chunk: Chunk) -> Part | None:
@@ -131,7 +135,9 @@ def _approval_response(part: Part, chunk: Chunk) -> Part | None:
     answer: Part = {**approval, "approved": approved} if isinstance(approval, dict) else {}
     if isinstance(chunk.get("reason"), str):
         answer["reason"] = chunk["reason"]
-    return {**part, "state": "approval-responded", "approval": answer}
+    waits = approved and _is_for_client(part)  # it is the client's to run from here on
+    state = "input-available" if waits else "approval-responded"
+    return {**part, "state": state, "approval": answer}
 
 
 def _output_available(part: Part, chunk: Chunk) -> Part | None:
@@ -154,9 +160,7 @@ def _output_error(part: Part, chunk: Chunk) -> Part | None:
 
 
 def _output_denied(part: Part, chunk: Chunk) -> Part | None:
-    approval = part.get("approval")
-    is_approved = isinstance(approval, dict) and approval.get("approved") is True
-    if is_settled(part) or is_approved:
+    if is_settled(part) or _is_approved(part):
         return None
     after = _without(_with_whole_input(part), "output", "preliminary")
     return {**after, "state": "output-denied"}
@@ -179,6 +183,17 @@ OPENING = frozenset({"tool-input-start", "tool-input-available", "tool-input-err
 def as_object(given: object) -> dict[str, Any]:
     """An input that is no object, as one."""
     return plain_object(given) or {}
+
+
+def _is_approved(part: Part) -> bool:
+    approval = part.get("approval")
+    return isinstance(approval, dict) and approval.get("approved") is True
+
+
+def _is_for_client(part: Part) -> bool:
+    metadata = part.get("callProviderMetadata")
+    ours = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
+    return isinstance(ours, dict) and ours.get(FOR_CLIENT) is True
 
 
 def _with_whole_input(part: Part) -> Part:

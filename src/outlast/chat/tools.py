@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, overload
@@ -33,6 +33,7 @@ class ToolCall:
     step_number: int = 0
     approved: bool = False  # by the user
     signal: Abort | None = None  # set when the turn is stopped
+    context: Any = field(default=None, compare=False, repr=False)  # of `StepConfig`
 
 
 class NotDone:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = "__outlast_schema__"  # where a function keeps its schema: making one takes 9 ms
 KEY = "idempotency_key"  # a parameter of this name is filled in
+NEEDS_APPROVAL = "needs_approval"  # of a client's tool, in the metadata of its definition
 
 
 class _Anything:
@@ -59,10 +60,11 @@ class Tools:
         if isinstance(marked, ToolSpec):
             needs = definition.kind == "unapproved" or marked.needs_approval
             return replace(marked, needs_approval=needs)
-        effect = (definition.metadata or {}).get("effect")
+        said = definition.metadata or {}
+        effect = said.get("effect")
         return ToolSpec(
             effect if effect in ("read", "idempotent") else "once",
-            needs_approval=definition.kind == "unapproved",
+            needs_approval=definition.kind == "unapproved" or said.get(NEEDS_APPROVAL) is True,
         )
 
 
@@ -93,7 +95,7 @@ def tools_of(*sources: Any) -> Tools:
         elif isinstance(source, Tool):
             tools.append(source)
         elif isinstance(source, ToolDefinition):
-            external.append(replace(source, kind="external"))
+            external.append(_as_external(source))
         elif isinstance(source, Mapping):
             if is_schema(source):
                 external.append(definition_of({"name": name, **source}))
@@ -130,6 +132,15 @@ def is_schema(source: Mapping[Any, Any]) -> bool:
     return any(not callable(source[name]) for name in known if name in source)
 
 
+def _as_external(definition: ToolDefinition) -> ToolDefinition:
+    """The definition of a tool that runs elsewhere; one that needs an approval needs it there too."""
+    needs = definition.kind == "unapproved"
+    metadata = (
+        {**(definition.metadata or {}), NEEDS_APPROVAL: True} if needs else definition.metadata
+    )
+    return replace(definition, kind="external", metadata=metadata)
+
+
 def definition_of(schema: Mapping[str, Any]) -> ToolDefinition:
     """A client's tool as the model is told of it."""
     from pydantic_ai.tools import ToolDefinition
@@ -144,11 +155,17 @@ def definition_of(schema: Mapping[str, Any]) -> ToolDefinition:
         parameters = {"type": "object", "properties": {}}
     if not isinstance(parameters, Mapping):
         raise ValueError(f"the schema of the client's tool {name!r} is not an object")
+    needs = schema.get("needsApproval", schema.get(NEEDS_APPROVAL, False))
+    if not isinstance(needs, bool):
+        raise ValueError(
+            f"needsApproval of the client's tool {name!r} must be a bool, got {needs!r}"
+        )
     return ToolDefinition(
         name=name,
         description=description,
         parameters_json_schema=dict(parameters),
         kind="external",
+        metadata={NEEDS_APPROVAL: True} if needs else None,
     )
 
 

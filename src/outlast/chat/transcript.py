@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from outlast.agent.facts import Facts
 from outlast.chat import events
 from outlast.chat import message_rows as rows
+from outlast.chat.shown import Shown, Stamp, stamp_of
 from outlast.core import json
 from outlast.core.text import described
 from outlast.host.activation import Activation
@@ -29,6 +30,11 @@ DEPTH = json.MAX_DEPTH + 10  # what fits into a chunk or a request fits into a m
 ALWAYS = 4  # messages that are part of the window, however large
 
 
+def message_body(message: dict[str, Any]) -> str:
+    """A message as it is stored."""
+    return json.encode(message, "message", DEPTH)
+
+
 @dataclass(slots=True)
 class Change:
     """Messages to be stored, and the path as it will be: operations now, `Transcript.applied` then.
@@ -39,6 +45,7 @@ class Change:
     operations: list[Operation]
     path: list[dict[str, Any]]
     leaf: str | None
+    stamps: dict[str, Stamp] = field(default_factory=dict)  # of the messages that it writes
 
 
 class Transcript:
@@ -50,9 +57,12 @@ class Transcript:
         self._facts = facts
         self._last_number = 0
         self.changing = asyncio.Lock()  # held from the making of a change until it is applied
-        self._sizes: dict[str, int] = {}  # of messages in the window
+        self._stamps: dict[str, Stamp] = {}  # of messages in the window
+        self._shown: Shown | None = None
         self.path: list[dict[str, Any]] = []  # the window, oldest first
         self.leaf: str | None = None
+        # The partial answer of a turn that is failing, and the message that it answers.
+        self.coming: tuple[Callable[[], dict[str, Any] | None], str | None] | None = None
         self.is_whole = True  # the window reaches back to the first message
 
     async def load(self) -> None:
@@ -63,7 +73,7 @@ class Transcript:
         leaf = self._facts.get(LEAF, None, None)
         self.leaf = leaf if isinstance(leaf, str) else None
         await self._load_path()
-        if self._last_number and not self._sizes:
+        if self._last_number and not self._stamps:
             self._damaged("the end of the conversation", "it is not known")
             newest = await fetch(rows.NEWEST, self._agent)
             self.leaf = newest[0][0]
@@ -80,13 +90,15 @@ class Transcript:
     async def _load_path(self) -> None:
         found = [] if self.leaf is None else await self._path_rows(self.leaf)
         self.path = self._messages(found)
-        self._sizes = {row[0]: len(row[2]) for row in found}
+        self._stamps = {row[0]: stamp_of(row[0], row[2]) for row in found}
         self.is_whole = not found or found[0][1] is None
 
-    async def _path_rows(self, leaf: str) -> list[Row]:
-        agent = self._agent
+    async def _path_rows(
+        self, leaf: str, always: int = ALWAYS, most: int | None = None
+    ) -> list[Row]:
+        agent, most = self._agent, WINDOW_BYTES if most is None else most
         found = await self._activation.store.fetch(
-            rows.PATH, agent, leaf, agent, ALWAYS, WINDOW_BYTES, agent
+            rows.PATH, agent, leaf, agent, always, most, agent
         )
         seen: set[str] = set()
         for place in range(len(found) - 1, -1, -1):
@@ -115,6 +127,23 @@ class Transcript:
         """True when there is nothing that an answer could be to."""
         return not self.path or self.path[-1].get("role") == "assistant"
 
+    def with_coming(self) -> list[dict[str, Any]]:
+        """The path, with the partial answer of a turn that is failing in the place where it will be."""
+        message = None if self.coming is None else self.coming[0]()
+        if self.coming is None or message is None:
+            return self.path
+        under, ids = self.coming[1], [each.get("id") for each in self.path]
+        if message["id"] in ids:
+            at = ids.index(message["id"])
+            return [*self.path[:at], message, *self.path[at + 1 :]]
+        if under is not None and under not in ids:
+            return self.path
+        at = 0 if under is None else ids.index(under) + 1
+        later = self.path[at:]
+        if later and later[0].get("role") == "assistant":  # another answer to the same
+            return self.path
+        return [*self.path[:at], message, *later]
+
     # --- changing --------------------------------------------------------------------------------
 
     def parent_of(self, id: str) -> str | None:
@@ -128,7 +157,7 @@ class Transcript:
         """These messages at the end of the path."""
         change = Change([], list(self.path), self.leaf)
         for message in messages:
-            change.operations.append(self._put(message, change.leaf, "settled", turn))
+            self._put(change, message, change.leaf, "settled", turn)
             change.path.append(message)
             change.leaf = message["id"]
         return self._with_leaf(change)
@@ -141,19 +170,20 @@ class Transcript:
         Messages that were added while it was being made come after it. If the conversation has gone over
         to another branch meanwhile, it stays there.
         """
-        put = self._put(message, under, status, turn)
+        change = Change([], self.path, self.leaf)
+        self._put(change, message, under, status, turn)
         ids = [each.get("id") for each in self.path]
         if message["id"] in ids:
             at = ids.index(message["id"])
-            path = [*self.path[:at], message, *self.path[at + 1 :]]
-            return Change([put], path, self.leaf)
+            change.path = [*self.path[:at], message, *self.path[at + 1 :]]
+            return change
         if under is not None and under not in ids:
-            return Change([put], self.path, self.leaf)
+            return change
         at = 0 if under is None else ids.index(under) + 1
         later = self.path[at:]
         if later and await self.turn_of(later[0]["id"]) is not None:  # another answer to the same
-            return Change([put], self.path, self.leaf)
-        change = Change([put], [*self.path[:at], message, *later], self.leaf)
+            return change
+        change.path = [*self.path[:at], message, *later]
         if later:
             change.operations.append((rows.MOVE, (self._agent, later[0]["id"], message["id"])))
             return change
@@ -167,13 +197,60 @@ class Transcript:
     def with_replaced(self, change: Change, messages: Sequence[dict[str, Any]]) -> Change:
         """The same change, and these messages in place of those with their ids."""
         after = {message["id"]: message for message in messages}
-        operations = list(change.operations)
+        operations, stamps = list(change.operations), dict(change.stamps)
         for id, message in after.items():
-            body = json.encode(message, "message", DEPTH)
-            self._sizes[id] = len(body)
+            body = message_body(message)
+            stamps[id] = stamp_of(id, body)
             operations.append((rows.REPLACE, (self._agent, id, len(body), body)))
         path = [after.get(each["id"], each) for each in change.path]
-        return Change(operations, path, change.leaf)
+        return Change(operations, path, change.leaf, stamps)
+
+    async def chaining(
+        self,
+        messages: Sequence[dict[str, Any]],
+        answer: str | None = None,
+        turn: str | None = None,
+    ) -> Change:
+        """These messages are the conversation from now on; what is not among them stays in the tree.
+
+        A stored message that has come after another one than here is stored again, under a new id. One of
+        them may be the `answer` of an interrupted `turn`.
+        """
+        change = Change([], [], None)
+        kept = 0
+        for message, stored in zip(messages, self.path, strict=False):
+            if message["id"] != stored["id"]:
+                break
+            kept += 1
+            change.path.append(message)
+            change.leaf = message["id"]
+            if message != stored:
+                self._rewrite(change, message)
+        for message in messages[kept:]:
+            place = await self.place_of(message["id"])
+            if place is not None and place[1] == change.leaf:
+                self._rewrite(change, message)
+            else:
+                if place is not None:
+                    message = {**message, "id": self._activation.ids.new("message")}
+                if message["id"] == answer:
+                    self._put(change, message, change.leaf, "interrupted", turn)
+                else:
+                    self._put(change, message, change.leaf, "settled", None)
+            change.path.append(message)
+            change.leaf = message["id"]
+        return self._with_leaf(change)
+
+    def put_aside(
+        self, change: Change, message: dict[str, Any], under: str | None, turn: str
+    ) -> None:
+        """The same change, and an answer that is stored on a branch of its own."""
+        self._put(change, message, under, "interrupted", turn)
+
+    def _rewrite(self, change: Change, message: dict[str, Any]) -> None:
+        id, body = message["id"], message_body(message)
+        change.operations.append((rows.REPLACE, (self._agent, id, len(body), body)))
+        change.stamps[id] = stamp_of(id, body)
 
     async def branching(self, under: str) -> Change:
         """The path ends with this message from now on; what followed it stays in the tree."""
@@ -189,23 +266,19 @@ class Transcript:
         return self._with_leaf(Change([(rows.CLEAR, (self._agent,))], [], None))
 
     def _put(
-        self, message: dict[str, Any], parent: str | None, status: str, turn: str | None
-    ) -> Operation:
-        body = json.encode(message, "message", DEPTH)
-        self._sizes[message["id"]] = len(body)
+        self,
+        change: Change,
+        message: dict[str, Any],
+        parent: str | None,
+        status: str,
+        turn: str | None,
+    ) -> None:
+        id, body = message["id"], message_body(message)
         self._last_number += 1
-        return rows.PUT, (
-            self._agent,
-            message["id"],
-            parent,
-            self._last_number,
-            message["role"],
-            status,
-            turn,
-            len(body),
-            body,
-            self._activation.clock.now(),
-        )
+        place = (self._agent, id, parent, self._last_number, message["role"])
+        made = (status, turn, len(body), body, self._activation.clock.now())
+        change.operations.append((rows.PUT, (*place, *made)))
+        change.stamps[id] = stamp_of(id, body)
 
     def _with_leaf(self, change: Change) -> Change:
         if change.leaf != self.leaf:
@@ -215,16 +288,14 @@ class Transcript:
     def applied(self, change: Change) -> None:
         """The change is durable."""
         self.path, self.leaf = change.path, change.leaf
+        self._stamps |= change.stamps
         self._facts.remember(LEAF, json.encode(change.leaf))
         self._keep_within_window()
 
     def _keep_within_window(self) -> None:
         """Let go of the oldest messages once a quarter more than the window is in memory."""
-        known = self._sizes
-        for message in self.path:
-            if message["id"] not in known:
-                known[message["id"]] = len(json.encode(message, "message", DEPTH))
-        sizes = [known[message["id"]] for message in self.path]
+        known = self._stamps
+        sizes = [stamp.size for stamp in self.shown().stamps]
         total = sum(sizes)
         if total > WINDOW_BYTES * 1.25:
             drop = 0
@@ -235,9 +306,35 @@ class Transcript:
             self.is_whole = False
         if len(known) > 2 * len(self.path) + 100:
             kept = {message["id"] for message in self.path}
-            self._sizes = {id: size for id, size in known.items() if id in kept}
+            self._stamps = {id: stamp for id, stamp in known.items() if id in kept}
 
     # --- looking ---------------------------------------------------------------------------------
+
+    def shown(self) -> Shown:
+        """The window, as clients are shown it: the same object until the path is another one."""
+        known = self._shown
+        if known is None or known.messages is not self.path or known.is_whole != self.is_whole:
+            stamps = [self._stamp(each) for each in self.path]
+            known = self._shown = Shown(self.path, stamps, self.is_whole)
+        return known
+
+    def _stamp(self, message: dict[str, Any]) -> Stamp:
+        id = message["id"]
+        if id not in self._stamps:
+            self._stamps[id] = stamp_of(id, message_body(message))
+        return self._stamps[id]
+
+    async def before(self, id: str, most: int, count: int) -> Shown | None:
+        """The messages before one, as many as fit; None: there is no such message."""
+        place = await self.place_of(id)
+        if place is None:
+            return None
+        found = [] if place[1] is None else await self._path_rows(place[1], 1, most)
+        found = found[-count:]
+        messages = [(each, row) for row in found if (each := self._decoded(row)) is not None]
+        stamps = [stamp_of(row[0], row[2]) for _, row in messages]
+        is_whole = not found or found[0][1] is None
+        return Shown([each for each, _ in messages], stamps, is_whole)
 
     async def known(self, ids: Sequence[str]) -> set[str]:
         """Which of these are stored, on whatever branch."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from outlast.chat.abort import Abort
-from outlast.chat.hooks import ChatErrorStage
+from outlast.chat.data_parts import DataWriter
+from outlast.chat.hooks import ChatErrorClassification, ChatErrorStage
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.partial import Partial
 from outlast.chat.reducer import MessageBuilder
@@ -17,13 +19,24 @@ from outlast.chat.stream import Stream
 from outlast.chat.tool_parts import tool_name
 from outlast.chat.tools import ToolCall
 from outlast.core import json
+from outlast.core.errors import ValueTooLarge
+from outlast.store.base import StoreOptions
 from outlast.store.operations import Operation
 
 T = TypeVar("T")
 
 BREATHE_AFTER = 100  # chunks in a row that a model may bring without anybody else getting a word in
 
+MARGIN = 1024 * 1024  # bytes of a message that results leave free for the rest of the answer
+DEPTH = json.MAX_DEPTH + 10
+MOST_DATA = 16 * 1024 * 1024  # characters of the data parts that a turn may store
+_ADDS_NOTHING = tuple(
+    f'{{"type":"{kind}' for kind in ("start", "error", "abort", "message-metadata")
+)
+
 current_turn: ContextVar[Turn | None] = ContextVar("outlast_turn", default=None)
+composing_for: ContextVar[str | None] = ContextVar("outlast_composing", default=None)
+"""The agent whose next turn waits for the function that runs here."""
 
 
 Executor = Callable[[ToolCall], Any]  # runs a tool of the client; may be async
@@ -67,10 +80,12 @@ class Turn:
         self.abort = Abort()
         self.builder = MessageBuilder(begun)
         self.stage: ChatErrorStage = "turn"  # how far it has come, for whoever is told of an error
+        self.classification: ChatErrorClassification | None = None  # of the last error
         self.patience: float | timedelta | None = None  # with a model that sends nothing
         self.output: Any = None  # the answer as the type that was asked for
         self.is_running = True
         self.is_put_back = False  # before anything was said: another process answers it
+        self.is_recovered = False  # an earlier attempt was interrupted
         self.repaired: tuple[str, ...] = ()  # calls that were closed before the model is asked
         self.open_calls: set[str] = set()  # calls that wait for somebody else
         self.client_tools: frozenset[str] = frozenset()  # the names of those that the client runs
@@ -83,9 +98,13 @@ class Turn:
         self.earlier: Sequence[dict[str, Any]] = ()  # messages of its own that it goes on with
         self.held: Any = None  # what is noted of an answer that the provider keeps
         self.on_held: Callable[[str], Operation] | None = None  # notes such an answer
-        self.chain: Sequence[dict[str, Any]] | None = None  # the conversation, if a hook has set it
         self.loose_ends: Callable[[], list[str]] = list  # what ends the parts that are still open
+        self.on_continued: Callable[[], Operation] | None = None  # an interrupted answer continues
         self.said_in_a_row = 0  # chunks; after `BREATHE_AFTER` it is time to `breathe`
+        self.writer = DataWriter(self._write_data)
+        self._early: list[tuple[str, bool]] | None = []  # data parts that come before the message
+        self._data_size = 0
+        self._loop = asyncio.get_running_loop()
 
     @property
     def request_id(self) -> str:
@@ -119,18 +138,81 @@ class Turn:
             or part.get("toolCallId") in self.open_calls
         )
 
+    def room_in(self, store: StoreOptions) -> int:
+        """Bytes that the message can still grow by, as the store takes it."""
+        size = len(json.encode(self.builder.message(), "message", DEPTH).encode())
+        return store.max_value_bytes - size - MARGIN
+
     def emit(self, chunk: str, *operations: Operation) -> None:
         """Say something: it becomes part of the stream and of the message. What else is written with it."""
         self.stream.append(chunk)
         self.stream.attach(*operations)
+        if self.on_continued is not None and not chunk.startswith(_ADDS_NOTHING):
+            self._note_continued(self.on_continued)
         self.builder.apply(chunk)
         self.said_in_a_row += 1
 
     def say(self, kind: str, part_id: str, text: str, chunk: str) -> None:
         """Say more of a text: the same as to `emit` its chunk, which nobody has to decode here."""
         self.stream.append(chunk)
+        if self.on_continued is not None:
+            self._note_continued(self.on_continued)
         self.builder.append(kind, part_id, text)
         self.said_in_a_row += 1
+
+    def begin(self, *chunks: str) -> None:
+        """The message begins with these chunks, or goes on; then come the data parts that wait for it."""
+        for chunk in chunks:
+            self.emit(chunk)
+        early, self._early = self._early or (), None
+        for data in early:
+            self._emit_data(*data)
+
+    def begin_anew(self, builder: MessageBuilder, resumed: Partial | None) -> None:
+        """Another attempt at the message, before anybody has said that it begins."""
+        self.builder, self.resumed, self.stage = builder, resumed, "turn"
+        self._early = []
+
+    def _write_data(self, chunk: str, transient: bool) -> None:
+        """Also from the thread of a tool that is a plain function."""
+        if not self.is_running:
+            raise RuntimeError("data parts can only be written while their turn runs")
+        self._data_size += 0 if transient else len(chunk)
+        if self._data_size > MOST_DATA:
+            raise ValueTooLarge(
+                f"the data parts of a turn may have {MOST_DATA:,} characters together. Write fewer, or"
+                " write those that need not be stored with transient=True."
+            )
+        try:
+            here: object = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self._loop:
+            self._emit_data(chunk, transient)
+        else:
+            self._loop.call_soon_threadsafe(self._emit_data, chunk, transient)
+
+    def _emit_data(self, chunk: str, transient: bool) -> None:
+        if self._early is not None:
+            self._early.append((chunk, transient))
+        elif transient:
+            self.stream.pass_on(chunk)
+        elif self.is_running:
+            self.emit(chunk)
+
+    def _note_continued(self, note: Callable[[], Operation]) -> None:
+        """Once, in the commit of the first chunk that an interrupted answer adds."""
+        self.on_continued = None
+        self.stream.attach(note())
+
+    @contextmanager
+    def reading_transcript(self) -> Iterator[None]:
+        """An exception in this block is one of the stage "transcript"."""
+        try:
+            yield
+        except Exception:
+            self.stage = "transcript"
+            raise
 
     async def breathe(self) -> None:
         """Between two chunks: let others work, and wait while the store is far behind."""

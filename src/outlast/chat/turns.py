@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,15 +13,16 @@ from outlast.agent.unit import Commits
 from outlast.chat import events, incidents, traces
 from outlast.chat.answering import AnsweringTurns, Chatting
 from outlast.chat.claims import Claims
+from outlast.chat.failures import Failure, log_failure, reported
 from outlast.chat.following import Following
-from outlast.chat.hooks import is_overridden
-from outlast.chat.inbox import Inbox
+from outlast.chat.hooks import ChatErrorContext, ChatErrorStage, is_overridden, told
+from outlast.chat.inbox import COMPOSED, Compose, Inbox
 from outlast.chat.inbox_rows import EntryRow, Outcome
 from outlast.chat.interactions import AUTO, Interactions
 from outlast.chat.leaving import Leaving, PutBack
 from outlast.chat.ledger import Ledger
-from outlast.chat.messages import sanitised
-from outlast.chat.notices import Accepted, Ended, Recovering, Started
+from outlast.chat.messages import sanitised, to_messages
+from outlast.chat.notices import Accepted, Ended, Recovering, Started, TranscriptChanged
 from outlast.chat.overflow import Compactions
 from outlast.chat.overlap import is_superseded, quiet_for
 from outlast.chat.recovery import recovery_of
@@ -29,13 +31,14 @@ from outlast.chat.repair import without_waiting
 from outlast.chat.responses import Responses
 from outlast.chat.results import Message, TurnEnd
 from outlast.chat.retention import Retention
+from outlast.chat.shown import Shown, Stamp, stamp_of, with_waiting
 from outlast.chat.stopping import Stopping
 from outlast.chat.stream import Stream
 from outlast.chat.streams import Streams
 from outlast.chat.taking_up import ENDED, TakingUp
 from outlast.chat.telling import tell_end, tell_start
-from outlast.chat.transcript import Change, Transcript
-from outlast.chat.turn import Turn, TurnAborted, current_turn
+from outlast.chat.transcript import Change, Transcript, message_body
+from outlast.chat.turn import Turn, TurnAborted, composing_for, current_turn
 from outlast.core import json
 from outlast.core.errors import CommitRefused, OutlastError, again
 from outlast.core.text import described
@@ -47,6 +50,17 @@ logger = logging.getLogger("outlast.chat")
 
 FIRST_RETRY = 1.0  # seconds
 LAST_RETRY = 60.0
+LOST_FUNCTION = (
+    "The process ended before this turn began; the function that was to make its messages is gone."
+)
+
+
+class FunctionLost(OutlastError):
+    """The messages of a turn were to be made by a function of a process that is gone."""
+
+    is_for_users = True
+
+
 _STATUS = {"completed": "settled", "aborted": "stopped", "interrupted": "interrupted"}
 
 
@@ -99,7 +113,7 @@ class Turns:
             self._taking_up.broken_off,
         )
         self.stopping = Stopping(
-            self, activation, commits, inbox, transcript, interactions, self._retention
+            self, activation, commits, inbox, transcript, interactions, self._retention, claims
         )
         self.leaving = Leaving(self, activation, commits, inbox)
         self.noted: set[str] = set()  # requests about which something is noted, or was
@@ -112,25 +126,27 @@ class Turns:
         self.running: Turn | None = None
         self.live: Turn | None = None  # the same, until its message is stored
         self._message_ids: dict[str, tuple[str, ...]] = {}  # of what open requests have brought
+        self.composing: dict[str, Compose] = {}  # what makes the messages of requests that wait
+        self._told_aborted: set[str] = set()  # requests that wait, and whose end is known
         interactions.turns = self
         inbox.on_accepted = self._accepted
 
     # --- what clients see ------------------------------------------------------------------------
 
-    def shown(self) -> list[dict[str, Any]]:
+    def shown(self) -> Shown:
         """The stored path, and then what was accepted and is not part of it yet, in order."""
-        shown = list(self._transcript.path)
-        known = {message["id"] for message in shown}
-        for entry in self._inbox.open:
-            if entry.state == "accepted" and entry.messages is not None:
-                for message in json.decode(entry.messages):
-                    if message["id"] not in known:
-                        known.add(message["id"])
-                        shown.append(message)
-                    elif entry.kind == "regenerate":  # an edited one, and what followed it is gone
-                        ids = [each["id"] for each in shown]
-                        shown[ids.index(message["id"]) :] = [message]
-        return shown
+        waiting = [
+            (entry.kind == "regenerate", self._brought(entry))
+            for entry in self._inbox.open
+            if entry.state == "accepted" and entry.messages is not None
+        ]
+        stored = self._transcript.shown()
+        return with_waiting(stored, waiting) if waiting else stored
+
+    @staticmethod
+    def _brought(entry: EntryRow) -> list[tuple[dict[str, Any], Stamp]]:
+        messages = json.decode(entry.messages or "[]")
+        return [(each, stamp_of(each["id"], message_body(each))) for each in messages]
 
     def message_ids(self, entry: EntryRow) -> tuple[str, ...]:
         """The messages that a request has brought; of one that another life has accepted, the last."""
@@ -145,7 +161,8 @@ class Turns:
         if live is None or live.stream.end is not None:
             return None
         ids = self.message_ids(live.entry)
-        return Started(live.request_id, live.stream, live.is_continuation, ids, self.shown)
+        continues, message_id = live.is_continuation, live.message_id
+        return Started(live.request_id, live.stream, continues, ids, message_id, self.shown)
 
     def _accepted(self, entry: EntryRow) -> None:
         if entry.messages is not None:
@@ -207,14 +224,18 @@ class Turns:
             )
             self.running = self.live = None
             now = self._inbox.current(entry) or entry
-            await self.end(now, "error", error=described(failure))
+            is_recovery = now.state == "running"
+            stage: ChatErrorStage = "recovery" if is_recovery else "transcript"
+            # The messages of an entry that was never claimed go with it.
+            await self._end_failed(now, failure, stage, messages_persisted=is_recovery)
 
     async def _see_to(self, entry: EntryRow) -> None:
         if entry.state == "running":
             await self._taking_up.take_up(entry)
             return
         if entry.cancelled is not None:
-            await self.end(entry, "aborted")
+            async with self._transcript.changing:
+                await self.end(entry, "aborted", change=await self._claims.unanswered(entry))
             return
         if entry.policy != "queue":
             await self._inbox.accepted_so_far()  # whatever supersedes it
@@ -243,14 +264,72 @@ class Turns:
     # --- a turn ----------------------------------------------------------------------------------
 
     async def _run(self, entry: EntryRow) -> None:
+        is_composed = entry.target is None and COMPOSED in json.decode(entry.options)
+        if is_composed:
+            composed = await self._composed(entry)
+            if composed is None:
+                return
+            entry = composed
         async with self._transcript.changing:
             turn = await self._claims.claim(entry, self.streams.of)
             self.running = self.live = turn
         if turn is None:
             await self.end(entry, "skipped")
             return
+        if is_composed:
+            self._activation.tell(TranscriptChanged(self.shown))
         tell_start(self._activation, turn.entry)
         await self.answer(turn, self._transcript.path)
+
+    async def _composed(self, entry: EntryRow) -> EntryRow | None:
+        """The entry with the messages that a function makes for it; None: it has ended with an error."""
+        function = self.composing.pop(entry.id, None)
+        if function is None:
+            lost = FunctionLost(LOST_FUNCTION)
+            await self._end_failed(entry, lost, "recovery", messages_persisted=False)
+            return None
+        composing_for.set(self._agent)
+        try:
+            made = await told(function, [Message(message) for message in self._transcript.path])
+            messages = to_messages(made, self._activation.ids)
+            return replace(entry, messages=json.encode(messages, "messages"))
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            raise
+        except BaseException as failure:
+            if self._activation.ended is not None:
+                raise
+            logger.exception("%s: the function for the messages of %s", self._agent, entry.id)
+            error = failure if isinstance(failure, Exception) else RuntimeError(described(failure))
+            await self._end_failed(entry, error, "persist", messages_persisted=False)
+            return None
+        finally:
+            composing_for.set(None)
+
+    async def _end_failed(
+        self,
+        entry: EntryRow,
+        failure: Exception,
+        stage: ChatErrorStage,
+        *,
+        messages_persisted: bool,
+    ) -> None:
+        """The end of an entry that fails without a turn."""
+        found = await self.report(failure, entry.id, stage, messages_persisted=messages_persisted)
+        await self.end(entry, "error", error=found.shown, detail=found.detail)
+
+    async def report(
+        self,
+        failure: Exception,
+        request_id: str | None,
+        stage: ChatErrorStage,
+        *,
+        messages_persisted: bool,
+        default: str | None = None,
+    ) -> Failure:
+        """Report a failure that is not one of a turn that runs."""
+        context = ChatErrorContext(request_id, stage, messages_persisted)
+        emitter = self._activation.events
+        return await reported(self._object, self._agent, failure, context, emitter, default=default)
 
     async def answer(self, turn: Turn, path: Sequence[dict[str, Any]]) -> None:
         """Run a turn to its durable end, unless it is interrupted."""
@@ -265,13 +344,14 @@ class Turns:
         parent = traceparent()
         if parent is not None:
             turn.stream.attach(traces.remembering(self._agent, entry.id, parent))
+        current_turn.set(turn)
         if is_overridden(self._object.on_chunk):
             turn.following = Following(self._object, turn, self._activation)
         if recovery_of(self._object.chat_recovery) is not None:
             turn.on_held = partial(self._note_held, entry.id)
-        current_turn.set(turn)
         outcome: Outcome = "completed"
         error: str | None = None
+        detail: str | None = None
         try:
             await self.answering.answer(turn, path)
         except TurnAborted:
@@ -291,25 +371,53 @@ class Turns:
                 failure = RuntimeError("the code of a hook or of a tool was cancelled")
             if await self.answering.breaks_off(turn, failure):
                 return
-            logger.error("%s: the turn %s failed", self._agent, entry.id, exc_info=failure)
-            outcome, error = await self.answering.failed(turn, failure)
+            log_failure(self._agent, entry.id, failure)
+            found = await self._failed(turn, failure)
+            if found is None:
+                outcome, error = self.answering.aborted(turn)
+            else:
+                outcome, error, detail = "error", found.shown, found.detail
         finally:
             turn.stream.hold()
             turn.is_running = False
             self.running = None
-        await self._settle(turn, outcome, error)
+        await self._settle(turn, outcome, error, detail)
 
-    async def _settle(self, turn: Turn, outcome: Outcome, error: str | None) -> None:
+    async def _failed(self, turn: Turn, failure: Exception) -> Failure | None:
+        """Report an error while the partial answer is part of `messages`.
+
+        The message itself is stored with the turn's end, as always. Its chunks are durable already: if the
+        process dies while `on_chat_error` runs, recovery makes the same message of them. A commit before the
+        hook would therefore protect nothing.
+        """
+        self._transcript.coming = partial(self._said, turn, "error"), turn.under
+        try:
+            return await self.answering.failed(turn, failure)
+        finally:
+            self._transcript.coming = None
+
+    def _said(
+        self, turn: Turn, outcome: Outcome, error: str | None = None
+    ) -> dict[str, Any] | None:
+        """The message of a turn that ends now; None: it has said nothing."""
+        waiting = turn.open_calls if outcome == "completed" else set()
+        said = without_waiting(turn.builder.message(), waiting, ENDED)
+        reason = error if outcome == "aborted" else None  # that of a failure is not for clients
+        return cleaned(said, error=reason or ENDED, waiting=waiting)
+
+    async def _settle(
+        self, turn: Turn, outcome: Outcome, error: str | None, detail: str | None
+    ) -> None:
         """The end of a turn: answer, outcome and the last chunks in one commit."""
         async with self._transcript.changing:
             if self._inbox.current(turn.entry) is None:  # cleared: nothing of it is kept
                 self.live = None
                 turn.stream.close(TurnEnd("aborted", None, error))
                 return
-            waiting = turn.open_calls if outcome == "completed" else set()
-            said = without_waiting(turn.builder.message(), waiting, ENDED)
-            message = cleaned(said, error=error or ENDED, waiting=waiting)
-            await self.store_end(turn.entry, turn.stream, message, turn.under, outcome, error, turn)
+            message = self._said(turn, outcome, error)
+            await self.store_end(
+                turn.entry, turn.stream, message, turn.under, outcome, error, turn, detail=detail
+            )
 
     # --- a turn that was interrupted -------------------------------------------------------------
 
@@ -355,25 +463,30 @@ class Turns:
         error: str | None,
         turn: Turn | None = None,
         *,
+        detail: str | None = None,
         more: Sequence[Operation] = (),
+        change: Change | None = None,
     ) -> None:
-        """Under `Transcript.changing`."""
+        """Under `Transcript.changing`. `change`: what becomes of the conversation, if that is known."""
         if message is not None:
             message = sanitised(message)
         message_id = None if message is None else message["id"]
         shown = None if message is None else Message(message)
         end = TurnEnd(outcome, shown, error, None if turn is None else turn.output)
-        ended, operation = self._inbox.end(entry, outcome, error, message_id)
+        ended, operation = self._inbox.end(entry, outcome, error, message_id, detail)
         operations = [operation, *more]
         if entry.id in self.noted:
             operations.append(self.incidents.close(entry.id))
-        change: Change | None = None
         follower: EntryRow | None = None
         opening: list[Operation] = []
+        if change is not None:
+            operations += change.operations
         if message is not None:
             status = _STATUS.get(outcome, "settled")
-            change = await self._transcript.answering(message, under, status=status, turn=entry.id)
-            operations += change.operations
+            if change is None:
+                place = self._transcript.answering(message, under, status=status, turn=entry.id)
+                change = await place
+                operations += change.operations
             if turn is not None and outcome == "completed" and turn.left_open:
                 opening = self._interactions.opening(message)
                 operations += opening
@@ -389,7 +502,7 @@ class Turns:
             raise
         finally:
             self.live = None
-        if change is not None and message is not None:
+        if change is not None:
             self._transcript.applied(change)
             self._interactions.remember(opening)
         self._retention.armed()
@@ -406,10 +519,11 @@ class Turns:
         *,
         change: Change | None = None,
         error: str | None = None,
+        detail: str | None = None,
     ) -> None:
         """The end of an entry that gets no turn."""
         error = error or entry.cancelled
-        ended, operation = self._inbox.end(entry, outcome, error, None)
+        ended, operation = self._inbox.end(entry, outcome, error, None, detail)
         operations = [operation, *(change.operations if change else ())]
         if entry.state == "running":  # it was being taken up, and makes no sense
             operations += [self.incidents.close(entry.id), self.incidents.up()]
@@ -422,32 +536,57 @@ class Turns:
     def tell(self, entry: EntryRow, end: TurnEnd) -> None:
         """It has ended, and that is durable."""
         self._inbox.ended(entry)
+        if (
+            entry.id in self._told_aborted
+        ):  # that is known; its messages stand in the transcript now
+            self._told_aborted.discard(entry.id)
+            self._message_ids.pop(entry.id, None)
+            self._release(entry.id, end)
+            self._activation.tell(TranscriptChanged(self.shown))
+            self.changed()
+            return
         self.noted.discard(entry.id)
         self._taking_up.lives.pop(entry.id, None)
         if self.recovering == entry.id:
             self.set_recovering(None)
             emit, id = self._activation.events.emit, entry.id
             if end.status in ("error", "interrupted"):
-                emit(events.RecoveryFailed, self._agent, id, end.error or end.status)
+                reason = entry.detail or end.error or end.status
+                emit(events.RecoveryFailed, self._agent, id, reason)
             else:
                 emit(events.RecoveryCompleted, self._agent, id)
         self.answering.executors.pop(entry.id, None)
+        self.composing.pop(entry.id, None)
         self.leaving.turn_ended()
         tell_end(self._activation, entry, end)
         self.changed()
         if self._pausing is not None and not self._pausing.done():
             self._pausing.set_result(None)
-        stream = self.streams.open.pop(entry.id, None)
-        if stream is not None:
-            stream.close(end)
-        for waiter in self._waiters.pop(entry.id, ()):
-            if not waiter.done():
-                waiter.set_result(end)
+        chunks = self._release(entry.id, end)
         ids = self.message_ids(entry)
         self._message_ids.pop(entry.id, None)
         begun, goes_on = entry.started_at is not None, entry.kind == "continue"
-        chunks = () if stream is None else stream.chunks
         self._activation.tell(Ended(entry.id, end, begun, self.shown, goes_on, ids, chunks))
+
+    def tell_aborted(self, entry: EntryRow, reason: str) -> None:
+        """A request that waits behind others will not be answered, and that is durable."""
+        end = TurnEnd("aborted", None, reason)
+        ids = self.message_ids(entry)
+        tell_end(self._activation, replace(entry, outcome="aborted", error=reason), end)
+        self._told_aborted.add(entry.id)
+        self._release(entry.id, end)
+        goes_on = entry.kind == "continue"
+        self._activation.tell(Ended(entry.id, end, False, self.shown, goes_on, ids, ()))
+
+    def _release(self, id: str, end: TurnEnd) -> Sequence[str]:
+        """Whoever waits for a request, or reads its stream, is told its end; what was streamed."""
+        stream = self.streams.open.pop(id, None)
+        if stream is not None:
+            stream.close(end)
+        for waiter in self._waiters.pop(id, ()):
+            if not waiter.done():
+                waiter.set_result(end)
+        return () if stream is None else stream.chunks
 
     # --- waiting and reading ---------------------------------------------------------------------
 

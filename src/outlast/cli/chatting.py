@@ -217,7 +217,7 @@ def chat(
     url: str, agent: str, name: str, message: str | None, headers: Mapping[str, str] | None = None
 ) -> int:
     """Talk until the user leaves. The exit status."""
-    from outlast.client.client import Refused
+    from outlast.client import Refused
 
     headers = headers or {}
     kind = _checked(url, agent, headers)

@@ -35,7 +35,9 @@ def demo(
         str | None,
         typer.Option(help="A model instead of the embedded one: openai:gpt-5-mini, …"),
     ] = None,
-    port: Annotated[int | None, typer.Option(help="The port to listen on")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The port to listen on")
+    ] = None,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Do not open the page in a browser")
     ] = False,
@@ -50,29 +52,22 @@ def demo(
     """
     from outlast.cli.serving.settings import Settings
     from outlast.cli.serving.supervisor import supervise
-    from outlast.cli.serving.worker import complain
+    from outlast.cli.serving.worker import exit_status
     from outlast.demo.settings import EMBEDDED, DemoSettings, model_for
 
     wanted = DemoSettings(
         model_for(model, os.environ), Path(".outlast").resolve(), DemoSettings.read().pace
     )
-    try:
-        chosen = free_port() if port is None else port
-        os.environ.update(wanted.variables())
-        wanted.folder.mkdir(parents=True, exist_ok=True)
-        address = f"http://{HOST}:{chosen}"
-        who = "the embedded model" if wanted.model == EMBEDDED else wanted.model
-        typer.echo(f"\n  outlast demo, answered by {who}\n\n  {address}\n\n  Ctrl-C stops it.\n")
-        if not no_browser and has_browser():
-            _open(address)
-        settings = Settings(
-            "outlast.demo.app:app", HOST, chosen, store, log_level="warning", drain=2.0
-        )
-        code = supervise(settings)
-    except CannotListen as error:
-        complain(str(error))
-        code = 1
-    raise typer.Exit(code)
+    chosen = free_port() if port is None else port
+    os.environ.update(wanted.variables())
+    wanted.folder.mkdir(parents=True, exist_ok=True)
+    address = f"http://{HOST}:{chosen}"
+    who = "the embedded model" if wanted.model == EMBEDDED else wanted.model
+    typer.echo(f"\n  outlast demo, answered by {who}\n\n  {address}\n\n  Ctrl-C stops it.\n")
+    if not no_browser and has_browser():
+        _open(address)
+    settings = Settings("outlast.demo.app:app", HOST, chosen, store, log_level="warning", drain=2.0)
+    raise typer.Exit(exit_status(lambda: supervise(settings)))
 
 
 def free_port() -> int:

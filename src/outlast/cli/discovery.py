@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from outlast.cli.places import named, own_place, shown
+
 PACKAGE = "agents_found"  # what the folder is as a package: no installed one is called so
 
 
@@ -28,9 +30,12 @@ class Problem:
 
     path: Path
     text: str
+    line: int | None = None
+    error: BaseException | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.text}"
+        place = f"{self.path}" if self.line is None else f"{self.path}:{self.line}"
+        return f"{place}: {self.text}"
 
 
 @dataclass(slots=True)
@@ -65,7 +70,7 @@ def _in_folder(folder: Path, package: str, found: Found) -> list[type[Any]]:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            found.problems.append(Problem(_shown(path), why(error, path)))
+            found.problems.append(problem_with(error, path))
             continue
         own = _noted(agents_in(module), path, found)
         agents += own
@@ -91,9 +96,9 @@ def _with_sub_agents(
     children = _in_folder(below, _package(f"{package}.agents", below), found)
     if children and len(parents) != 1:
         text = (
-            f"sub-agents in {_shown(below)} need exactly one agent here, and it has {len(parents)}"
+            f"sub-agents in {shown(below)} need exactly one agent here, and it has {len(parents)}"
         )
-        found.problems.append(Problem(_shown(path), text))
+        found.problems.append(Problem(shown(path), text))
         return
     for parent in parents:
         known = [each for each in parent.sub_agents if each not in children]
@@ -106,10 +111,10 @@ def _noted(agents: list[type[Any]], path: Path, found: Found) -> list[type[Any]]
         other = found.places.get(agent.__name__)
         if other is not None:
             text = (
-                f"{agent.__name__} is also in {_shown(other)}; rename one, since the name is part of the"
+                f"{agent.__name__} is also in {shown(other)}; rename one, since the name is part of the"
                 f" address under which its agents are stored"
             )
-            found.problems.append(Problem(_shown(path), text))
+            found.problems.append(Problem(shown(path), text))
             continue
         found.places[agent.__name__] = path
         kept.append(agent)
@@ -157,29 +162,12 @@ def _package(name: str, folder: Path) -> str:
     return name
 
 
-def why(error: BaseException, path: Path) -> str:
-    """What is wrong with a file: the line in it, and the error."""
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, SyntaxError) and error.filename:
-        where = Path(error.filename)
-        place = f"line {error.lineno}" if where == path else f"{_shown(where)}, line {error.lineno}"
-        return f"{place}: {type(error).__name__}: {error.msg}"
-    line = next(
-        (
-            frame.lineno
-            for frame in reversed(traceback.extract_tb(error.__traceback__))
-            if frame.filename == str(path)
-        ),
-        None,
-    )
-    if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        text += f". Is {error.name.partition('.')[0]} installed here?"
-    return text if line is None else f"line {line}: {text}"
-
-
-def _shown(path: Path) -> Path:
-    """As short as it can be said from here."""
-    try:
-        return path.relative_to(Path.cwd())
-    except ValueError:
-        return path
+def problem_with(error: BaseException, path: Path) -> Problem:
+    """What is wrong with a file: the line in it, the error, and where that was raised if it was elsewhere."""
+    place = own_place(error)
+    if place is not None and place[0] == path:
+        return Problem(shown(path), named(error), place[1], error)
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    line = next((frame.lineno for frame in frames if frame.filename == str(path)), None)
+    elsewhere = "" if place is None else f" ({shown(place[0])}:{place[1]})"
+    return Problem(shown(path), f"{named(error)}{elsewhere}", line, error)

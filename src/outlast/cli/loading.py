@@ -13,6 +13,10 @@ class CannotLoad(Exception):
     """There is nothing to serve there; the message says what to do."""
 
 
+class NoTarget(CannotLoad):
+    """The command line names a file, a module or options that cannot be served, whatever the code says."""
+
+
 def load(target: str, store: str | None) -> Any:
     """The application that `module:app`, `module`, `file.py:app`, `file.py` or a folder means."""
     from outlast.server import App
@@ -57,7 +61,10 @@ def _in_folder(folder: Path) -> list[type[Any]]:
 
     found = discover(folder)
     if found.problems:
-        raise CannotLoad("\n  ".join(["there are problems:", *map(str, found.problems)]))
+        text = "\n  ".join(["there are problems:", *map(str, found.problems)])
+        if len(found.problems) == 1:
+            text = f"cannot import {found.problems[0]}"
+        raise CannotLoad(text) from found.problems[0].error
     if not found.agents:
         raise CannotLoad(
             f"there are no agents in {folder}: they are looked for in *.py and in */agent.py"
@@ -69,18 +76,22 @@ def _module(place: str) -> ModuleType:
     if place.endswith(".py"):
         path = Path(place).resolve()
         if not path.is_file():
-            raise CannotLoad(f"there is no file {place}{_near(path)}")
+            raise NoTarget(f"there is no file {place}{_near(path)}")
         from outlast.cli.discovery import load_file
 
         sys.path.insert(0, str(path.parent))
         return load_file(path, path.stem)
+    if place.endswith("/"):
+        raise NoTarget(
+            f"there is no folder {place} here; name a file, or start a project: outlast init FOLDER"
+        )
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         if error.name is not None and place.startswith(error.name):
             file = f"; did you mean {place}.py?" if Path(f"{place}.py").is_file() else ""
-            raise CannotLoad(
+            raise NoTarget(
                 f"there is no module {place!r} here{file or '; a file ends with .py'}"
             ) from None
         raise

@@ -8,7 +8,7 @@ import typer
 
 from outlast.cli.commands import inspecting, operating, serving, starting, storing, torturing
 from outlast.cli.demo import demo
-from outlast.cli.loading import CannotLoad
+from outlast.cli.options import Host, LogLevel, Port
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,14 +29,12 @@ app.command()(demo)
 @app.command()
 def serve(
     target: Annotated[str, typer.Argument(help="module:app, file.py, or a folder with agents")],
-    host: Annotated[str, typer.Option(help="The address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on")] = 8000,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
     store: Annotated[
         str | None, typer.Option(help="Where everything is stored, instead of what the App says")
     ] = None,
-    log_level: Annotated[
-        str, typer.Option(help="critical, error, warning, info or debug")
-    ] = "info",
+    log_level: LogLevel = "info",
     workers: Annotated[
         int, typer.Option(min=1, help="How many processes serve; several need PostgreSQL")
     ] = 1,
@@ -52,23 +50,17 @@ def serve(
 ) -> None:
     """Serve agents over WebSocket and HTTP.
 
-    SIGTERM and Ctrl-C stop it, SIGHUP reloads it.
+    SIGTERM, Ctrl-C and a closed terminal stop it, SIGUSR2 reloads it. Without a terminal, SIGHUP reloads it,
+    too. The exit status is 2 if it cannot be started.
     """
-    from outlast.cli.serving.listening import CannotListen
     from outlast.cli.serving.settings import Settings
     from outlast.cli.serving.supervisor import supervise
-    from outlast.cli.serving.worker import alone, complain
+    from outlast.cli.serving.worker import alone, exit_status
 
     settings = Settings(target, host, port, store, log_level, workers, drain)
-    try:
-        code = alone(settings) if no_supervisor else supervise(settings, preload=preload)
-    except CannotLoad as error:
-        complain(str(error))
-        code = 2
-    except CannotListen as error:
-        complain(str(error))
-        code = 1
-    raise typer.Exit(code)
+    if no_supervisor:
+        raise typer.Exit(exit_status(lambda: alone(settings)))
+    raise typer.Exit(exit_status(lambda: supervise(settings, preload=preload)))
 
 
 app.command()(starting.init)

@@ -15,6 +15,25 @@ Store = Annotated[
         help="The store: sqlite:///file.db or postgresql://… (./.outlast/store.db if none)",
     ),
 ]
+Host = Annotated[str, typer.Option(help="The address to listen on")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on")]
+LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+
+
+def _known_level(given: str) -> str:
+    if given not in LEVELS:
+        raise typer.BadParameter(f"{given!r} must be one of {', '.join(LEVELS)}")
+    return given
+
+
+LogLevel = Annotated[
+    str,
+    typer.Option(
+        callback=_known_level,
+        metavar="LEVEL",
+        help="critical, error, warning, info or debug",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many")]
 AgentArgument = Annotated[

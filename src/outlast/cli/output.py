@@ -29,6 +29,8 @@ STYLES = {
     "error": BAD,
     "failed": BAD,
     "exhausted": BAD,
+    "given up": BAD,
+    "recovered": GOOD,
     "stuck": BAD,
     "unknown": BAD,
     "interrupted": BUSY,

@@ -165,10 +165,19 @@ def _took(turn: TurnView) -> str:
     return duration(max(0, turn.ended_at - turn.started_at))
 
 
-async def incidents(url: str | None, json: bool, kind: str | None, name: str | None) -> None:
+async def incidents(
+    url: str | None,
+    json: bool,
+    kind: str | None,
+    name: str | None,
+    *,
+    only_open: bool = False,
+    limit: int = 50,
+) -> None:
     async with reading(url) as reader:
         address = await maybe_agent(reader, kind, name)
-        found = await views.incidents(reader, address)
+        found = await views.interruptions(reader, address, limit=views.DECISIONS_READ)
+    found = [each for each in found if each.state == "open" or not only_open][-limit:]
     if json:
         as_json(found)
     else:
@@ -177,23 +186,24 @@ async def incidents(url: str | None, json: bool, kind: str | None, name: str | N
 
 def _show_incidents(found: list[IncidentView]) -> None:
     show_table(
-        ["turn", "agent", "state", "cause", "row", "attempts", "first seen", "given up for"],
+        ["turn", "agent", "state", "cause", "attempts", "when", "continued", "row", "given up for"],
         [
             [
                 short_id(each.turn),
                 each.agent,
-                each.state,
+                "given up" if each.state == "exhausted" else each.state,
                 each.cause,
-                each.row,
                 each.attempts,
                 ago(each.first_seen_at),
+                None if each.continued_ms is None else f"after {duration(each.continued_ms)}",
+                each.row,
                 each.reason,
             ]
             for each in found
         ],
-        none="There are no incidents: no turn is being recovered, and none was given up lately.",
+        none="There are no incidents: no turn was interrupted, as far as turns are kept (thirty days).",
         wide="agent",
-        drop=["first seen", "attempts", "given up for"],
+        drop=["row", "given up for", "attempts", "when"],
     )
 
 

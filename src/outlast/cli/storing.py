@@ -91,7 +91,7 @@ async def _vacuum_postgres(url: str) -> None:
         await connection.close()
 
 
-async def backup(url: str | None, target: Path, *, force: bool, json: bool) -> None:
+async def backup(url: str | None, target: str, *, force: bool, json: bool) -> None:
     """A copy of a SQLite file, beside its host. It is whole, or not there."""
     url = url or DEFAULT
     async with reading(url):
@@ -102,7 +102,7 @@ async def backup(url: str | None, target: Path, *, force: bool, json: bool) -> N
             "back PostgreSQL up with pg_dump, or make a SQLite file of it:"
             f" outlast db copy '{without_password(url)}' 'sqlite:///{target}'"
         )
-    count = _back_up(path, target, force=force)
+    count = _back_up(path, target_of(target, path.name), force=force)
     if json:
         as_json(count)
     else:
@@ -110,15 +110,24 @@ async def backup(url: str | None, target: Path, *, force: bool, json: bool) -> N
         console().print(f"{made}: {size_}, and it is sound", markup=False)
 
 
+def target_of(given: str, name: str) -> Path:
+    """The file that a target means: in a folder, one called `name`. A trailing slash is a folder."""
+    target = Path(given)
+    is_folder = given.endswith(("/", os.sep)) or target.is_dir()
+    return target / name if is_folder else target
+
+
 def _back_up(path: Path, target: Path, *, force: bool) -> dict[str, Any]:
-    if target.is_dir():
-        target = target / path.name
     if target.exists() and not force:
         fail(f"{target} is there already; --force replaces it")
     if target.exists() and os.path.samefile(target, path):
         fail(f"{target} is the store itself")
     half = target.with_name(f".{target.name}.half")
-    half.unlink(missing_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        half.unlink(missing_ok=True)
+    except OSError as error:
+        fail(f"cannot write {target}: {error.strerror}: {error.filename}")
     try:
         with (
             closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=30)) as source,

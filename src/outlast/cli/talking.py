@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from outlast.client import Client
-from outlast.client.client import Closed, TurnFailed
+from outlast.client import Client, Closed, TurnFailed
 
 T = TypeVar("T")
 

@@ -7,12 +7,13 @@ supervisor does: it holds the other end of its stdin.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+
+from outlast.cli.serving.processes import RELOAD
 
 MORE = (".md", ".toml", ".txt", ".yaml", ".yml")  # what agents are made of besides Python
 
@@ -39,7 +40,7 @@ def start(paths: Sequence[Path]) -> subprocess.Popen[bytes]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Send SIGHUP to a process whenever something has changed below these folders."""
+    """Ask a supervisor to reload whenever something has changed below these folders."""
     from watchfiles import PythonFilter, watch
 
     pid, paths = int(arguments[0]), arguments[1:]
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.stderr.write(f"outlast: {names[0]}{more} changed\n")
         sys.stderr.flush()
         try:
-            os.kill(pid, signal.SIGHUP)
+            os.kill(pid, RELOAD)
         except ProcessLookupError:
             return
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
+import logging
 import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -12,44 +12,18 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlencode
 
+from outlast.client.errors import CallFailed, Closed, MessageTooLarge, Refused
+from outlast.client.fetching import Fetcher
+from outlast.client.following import Request
+from outlast.client.line import Line
+from outlast.client.sending import Limits, Outgoing, frame
+from outlast.client.transcript import Transcript, unanswered
 from outlast.core import json
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-FIRST_RETRY, LAST_RETRY = 0.1, 5.0  # seconds
-CLOSING = 2.0  # seconds that a server has to say goodbye
-TERMINAL = {1008, *range(4000, 5000)}  # close codes after which nobody comes back
-NOT_NOW = {408, 425, 429}  # of the answers to a handshake that begin with 4, those that may change
-NOT_YOU = {401, 403}  # those that mean this client, also when it was let in before
-UNANSWERED = {"input-streaming", "input-available", "approval-requested"}  # states of a call
-
-
-class Refused(Exception):
-    """The server does not want this client, and said so for good."""
-
-
-class Closed(Exception):
-    """The client was closed before that was over."""
-
-
-class TurnFailed(Exception):
-    """The turn ended with an error; the text is what its users are shown."""
-
-
-class CallFailed(Exception):
-    """A call raised on the server, or could not be made."""
-
-
-class _Request:
-    """A turn that somebody follows."""
-
-    def __init__(self, id: str, frame: str | None) -> None:
-        self.id = id
-        self.frame = frame  # what asked for it, as long as nothing of an answer has come
-        self.chunks: asyncio.Queue[dict[str, Any] | BaseException | None] = asyncio.Queue()
-        self.next = 0  # the seq of the next chunk that is news
-        self.awaits_replay = False  # what is live by then comes too early
+logger = logging.getLogger("outlast.client")
 
 
 class Client:
@@ -78,23 +52,21 @@ class Client:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        base = re.sub(r"^http", "ws", url.rstrip("/"))
-        more = urlencode({"_pk": secrets.token_hex(8), **(query or {})})
-        self._url = f"{base}/{prefix}/{agent}/{quote(name, safe='')}?{more}"
-        self._headers = dict(headers or {})
-        self._socket: ClientConnection | None = None
-        self._requests: list[_Request] = []
-        self._answers_given: dict[
-            str, str
-        ] = {}  # frames that may have been lost, by what they are about
+        base, path = url.rstrip("/"), f"/{prefix}/{agent}/{quote(name, safe='')}"
+        more = urlencode({"_pk": secrets.token_hex(8), "_delta": "1", **(query or {})})
+        address = f"{re.sub(r'^http', 'ws', base)}{path}?{more}"
+        self._line = Line(address, headers or {}, self._hear, self._drop_calls)
+        self._fetcher = Fetcher(base, path, query or {}, headers or {})
+        self._requests: list[Request] = []
+        self._answers_given: dict[str, Outgoing] = {}  # those that may have been lost
         self._calls: dict[str, asyncio.Queue[dict[str, Any] | BaseException]] = {}
         self._state_changes: list[asyncio.Queue[Any]] = []
         self._offered: dict[str, None] = {}  # turns that are under way, and nobody follows here
         self._offers: list[asyncio.Queue[str | BaseException]] = []
-        self._open = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self._refusal: Exception | None = None
-        self.messages: list[dict[str, Any]] = []  # the conversation, as the server has told it last
+        self._refetching: asyncio.Task[None] | None = None
+        self._transcript = Transcript()
+        self._transcript_frames = 0
         self.state: Any = None
         self.is_recovering = False
 
@@ -103,21 +75,49 @@ class Client:
         """Whether there is a connection right now; a lost one is made again."""
         return self._socket is not None
 
+    @property
+    def _socket(self) -> ClientConnection | None:
+        return self._line.socket
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation as far as it is known: its newest messages, and what `load_earlier` has added."""
+        return self._transcript.messages
+
+    @property
+    def has_earlier(self) -> bool:
+        """Whether the server has older messages than the first of `messages`."""
+        return self._transcript.has_earlier
+
     async def __aenter__(self) -> Self:
         self._running = asyncio.create_task(self._run(), name="outlast client")
         try:
-            await self._connected()
+            await self._line.connected()
         except BaseException:
             await self.__aexit__()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait({self._running})
-        if self._refusal is None:
-            self._end(Closed("the client was closed"))
+        tasks = {task for task in (self._running, self._refetching) if task is not None}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._fetcher.close()
+        self._end(Closed("the client was closed"))
+
+    async def _run(self) -> None:
+        """Until the server refuses this client for good."""
+        self._end(await self._line.run())
+
+    def _end(self, error: Exception) -> None:
+        """It is over for good: whatever waits for anything is notified, once."""
+        if self._line.end(error):
+            for request in self._requests:
+                request.chunks.put_nowait(error)
+            for waiting in (*self._calls.values(), *self._state_changes, *self._offers):
+                waiting.put_nowait(error)
 
     # --- turns -----------------------------------------------------------------------------------
 
@@ -129,7 +129,10 @@ class Client:
         client_tools: Sequence[Mapping[str, Any]] | None = None,
         request_id: str | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Say something, and iterate over the chunks of the answer. `TurnFailed` if it ends with an error."""
+        """Say something, and iterate over the chunks of the answer. `TurnFailed` if it ends with an error.
+
+        `MessageTooLarge`, which is a `TurnFailed`, if the server does not accept so large a message.
+        """
         given: dict[str, Any] = (
             {"role": "user", "parts": [{"type": "text", "text": message}]}
             if isinstance(message, str)
@@ -140,19 +143,15 @@ class Client:
         content["trigger"] = "submit-message"
         if client_tools is not None:
             content["clientTools"] = [dict(each) for each in client_tools]
-        request = _Request(request_id or secrets.token_hex(8), None)
-        init = {"method": "POST", "body": json.encode(content)}
-        request.frame = _frame("cf_agent_use_chat_request", id=request.id, init=init)
-        async with aclosing(self._followed(request, request.frame)) as chunks:
+        request = Request(request_id or secrets.token_hex(8))
+        request.asks = _asking(request, content)
+        async with aclosing(self._followed(request)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
     async def resume(self, request_id: str) -> AsyncIterator[dict[str, Any]]:
         """The chunks of a request from its first on, whoever has made it."""
-        request = _Request(request_id, None)
-        request.awaits_replay = True
-        text = _frame("cf_agent_stream_resume_ack", id=request_id)
-        async with aclosing(self._followed(request, text)) as chunks:
+        async with aclosing(self._followed(Request(request_id))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -174,15 +173,21 @@ class Client:
             self._offers.remove(offers)
 
     def _offer(self, id: str) -> None:
-        if id not in self._offered and not self._followers({"id": id}):
+        if id not in self._offered and not self._followers(id):
             self._offered[id] = None
             for offers in self._offers:
                 offers.put_nowait(id)
 
-    async def _followed(self, request: _Request, text: str) -> AsyncGenerator[dict[str, Any]]:
+    async def _followed(self, request: Request) -> AsyncGenerator[dict[str, Any]]:
+        from websockets.exceptions import ConnectionClosed
+
+        if self._line.refusal is not None:
+            raise self._line.refusal
         self._requests.append(request)
         try:
-            await self._transmit(text)
+            if self._socket is not None:  # or it is sent with the greeting
+                with contextlib.suppress(ConnectionClosed):
+                    await self._announce(self._socket, request)
             while (found := await request.chunks.get()) is not None:
                 if isinstance(found, BaseException):
                     raise found
@@ -192,33 +197,89 @@ class Client:
 
     async def cancel(self, request_id: str) -> None:
         """Stop a turn."""
-        await self._answer(request_id, _frame("cf_agent_chat_request_cancel", id=request_id))
-
-    async def clear(self) -> None:
-        """Delete the conversation."""
-        await self._transmit(_frame("cf_agent_chat_clear"))
-        self.messages = []
+        await self._answer(request_id, frame("cf_agent_chat_request_cancel", id=request_id))
 
     async def add_tool_output(
         self, tool_call_id: str, output: Any = None, *, error: str | None = None
     ) -> None:
-        """The result of a call that this client has run; the agent goes on with it."""
+        """The result of a call that this client has run; the agent continues with it."""
         state = "output-available" if error is None else "output-error"
         fields: dict[str, Any] = {"toolCallId": tool_call_id, "toolName": "", "state": state}
         fields |= {"output": output} if error is None else {"errorText": error}
-        text = _frame("cf_agent_tool_result", autoContinue=True, **fields)
-        await self._answer(tool_call_id, text)
+        text = frame("cf_agent_tool_result", autoContinue=True, **fields)
+        await self._answer(tool_call_id, text, is_new=True)
 
     async def add_tool_approval(self, tool_call_id: str, approved: bool) -> None:
         """Allow a call, or do not."""
         fields = {"toolCallId": tool_call_id, "approved": approved}
-        text = _frame("cf_agent_tool_approval", autoContinue=True, **fields)
+        text = frame("cf_agent_tool_approval", autoContinue=True, **fields)
         await self._answer(tool_call_id, text)
 
-    async def _answer(self, about: str, text: str) -> None:
+    async def _answer(self, about: str, text: str, *, is_new: bool = False) -> None:
         """Send what counts once, and again after a lost connection until it is seen to have arrived."""
-        self._answers_given[about] = text
-        await self._transmit(text)
+
+        def forget(_: MessageTooLarge) -> None:
+            self._answers_given.pop(about, None)
+
+        out = Outgoing(f"answer {about}", text, forget, body=len(text.encode()) if is_new else 0)
+        self._answers_given[about] = out
+        await self._line.transmit(out)
+
+    # --- the conversation ------------------------------------------------------------------------
+
+    async def clear(self) -> None:
+        """Delete the conversation."""
+        await self._line.transmit(Outgoing("clear", frame("cf_agent_chat_clear")))
+        self._transcript.clear()
+
+    async def load_earlier(self) -> list[dict[str, Any]]:
+        """Fetch messages that are older than the first of `messages`, and return those that were added."""
+        await self._line.connected()
+        if not self.has_earlier or not self.messages:
+            return []
+        before = str(self.messages[0].get("id"))
+        older, has_earlier = await self._fetcher.messages(before)
+        return self._transcript.prepend(older, before=before, has_earlier=has_earlier)
+
+    async def content(self, reference: Mapping[str, Any]) -> Any:
+        """What the server has left out because it is large.
+
+        `reference` is the `output` of a tool part whose type is `outlast-reference`: gives the JSON value.
+        Or it is a file part: gives the bytes.
+        """
+        await self._line.connected()
+        return await self._fetcher.content(reference)
+
+    def _show(self, told: dict[str, Any]) -> None:
+        """A transcript frame: the newest messages, or what has changed in them."""
+        shown = told.get("messages", [])
+        self._transcript_frames += 1
+        if "after" not in told:
+            self._transcript.show(shown, has_earlier=bool(told.get("earlier")))
+        elif not self._transcript.show_after(told["after"], shown) and not self._is_refetching:
+            self._refetching = asyncio.create_task(self._refetch(), name="outlast transcript")
+        self._arrived(shown)
+        if not told.get("connect"):
+            self._line.progress()
+
+    @property
+    def _is_refetching(self) -> bool:
+        return self._refetching is not None and not self._refetching.done()
+
+    async def _refetch(self) -> None:
+        """Fetch the newest messages. What was told meanwhile may be newer than that: then once more."""
+        frames = -1
+        try:
+            while frames != self._transcript_frames:
+                frames = self._transcript_frames
+                shown, has_earlier = await self._fetcher.messages()
+        except (CallFailed, Refused) as error:
+            logger.warning("the messages could not be fetched, so the client reconnects: %s", error)
+            if self._socket is not None:
+                await self._socket.close()
+            return
+        self._transcript.show(shown, has_earlier=has_earlier)
+        self._arrived(shown)
 
     # --- calls and state -------------------------------------------------------------------------
 
@@ -243,13 +304,17 @@ class Client:
         from websockets.exceptions import ConnectionClosed
 
         id = secrets.token_hex(8)
-        text = _frame("rpc", id=id, method=method, args=list(arguments))
+        text = frame("rpc", id=id, method=method, args=list(arguments))
         answers: asyncio.Queue[dict[str, Any] | BaseException] = asyncio.Queue()
-        socket = await self._connected()
+
+        def refuse(error: MessageTooLarge) -> None:
+            answers.put_nowait(CallFailed(str(error)))
+
+        socket = await self._line.connected()
         self._calls[id] = answers
         try:
             with contextlib.suppress(ConnectionClosed):  # and nobody knows whether it was made
-                await socket.send(text)
+                await self._line.put(socket, Outgoing(id, text, refuse))
             while True:
                 found = await answers.get()
                 if isinstance(found, BaseException):
@@ -265,7 +330,7 @@ class Client:
 
     async def set_state(self, state: Any) -> None:
         """Replace the agent's state."""
-        await self._transmit(_frame("cf_agent_state", state=state))
+        await self._line.transmit(Outgoing("state", frame("cf_agent_state", state=state)))
         self.state = state
 
     async def states(self) -> AsyncIterator[Any]:
@@ -273,7 +338,7 @@ class Client:
         changes: asyncio.Queue[Any] = asyncio.Queue()
         self._state_changes.append(changes)
         try:
-            await self._connected()
+            await self._line.connected()
             yield self.state
             while not isinstance(found := await changes.get(), Closed):
                 if isinstance(found, BaseException):
@@ -284,75 +349,30 @@ class Client:
 
     # --- the connection --------------------------------------------------------------------------
 
-    async def _connected(self) -> ClientConnection:
-        while True:
-            if self._refusal is not None:
-                raise self._refusal
-            if self._socket is not None:
-                return self._socket
-            await self._open.wait()
-
-    async def _transmit(self, text: str) -> None:
-        """Send a frame, now or when the connection is back."""
-        from websockets.exceptions import ConnectionClosed
-
-        while True:
-            socket = await self._connected()
-            try:
-                await socket.send(text)
-                return
-            except ConnectionClosed:
-                await asyncio.sleep(0.01)
-
-    async def _run(self) -> None:
-        from websockets.asyncio.client import connect
-        from websockets.exceptions import ConnectionClosed, InvalidHandshake
-
-        headers, failures, was_here = self._headers, 0, False
-        while True:
-            try:
-                async with connect(
-                    self._url, additional_headers=headers, max_size=None, close_timeout=CLOSING
-                ) as socket:
-                    self.is_recovering = False  # or it is told
-                    async for text in socket:
-                        await self._hear(socket, text)
-                        if self._socket is not None:
-                            failures, was_here = 0, True
-            except (ConnectionClosed, InvalidHandshake, OSError, TimeoutError) as error:
-                if _is_final(error, was_here=was_here):
-                    self._end(Refused(f"the server refuses this client: {error}"))
-                    return
-            except Exception as error:  # a URL that is none, say: trying again does not help
-                self._end(error)
-                return
-            finally:
-                self._socket = None
-                self._open.clear()
-                self._drop_calls()
-            failures += 1
-            delay = min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(failures - 1, 20))
-            await asyncio.sleep(delay * random.uniform(0.5, 1))
-
     async def _greet(self, socket: ClientConnection) -> None:
         """Take up whatever was under way: what was asked, or what is left of its answer."""
-        for request in tuple(self._requests):
-            request.awaits_replay = request.frame is None
-            wanted = request.frame or _frame("cf_agent_stream_resume_ack", id=request.id)
-            await socket.send(wanted)
-        for text in tuple(self._answers_given.values()):
-            await socket.send(text)
-        self._socket = socket
-        self._open.set()
+        done: set[Request | Outgoing] = set()
+        while owed := [
+            each for each in self._owed() if each not in done
+        ]:  # also what is asked meanwhile
+            for each in owed:
+                done.add(each)
+                if isinstance(each, Request):
+                    await self._announce(socket, each)
+                else:
+                    await self._line.put(socket, each)
+        self._line.open(socket)
 
-    def _end(self, error: Exception) -> None:
-        """It is over for good: whoever waits for anything is told."""
-        self._refusal = error
-        self._open.set()
-        for request in self._requests:
-            request.chunks.put_nowait(error)
-        for waiting in (*self._calls.values(), *self._state_changes, *self._offers):
-            waiting.put_nowait(error)
+    def _owed(self) -> list[Request | Outgoing]:
+        return [*self._requests, *self._answers_given.values()]
+
+    async def _announce(self, socket: ClientConnection, request: Request) -> None:
+        """Ask for a turn, or for what is left of it."""
+        request.awaits_replay = request.asks is None
+        if request.asks is None:
+            await socket.send(frame("cf_agent_stream_resume_ack", id=request.id))
+        elif not request.is_refused:
+            await self._line.put(socket, request.asks)
 
     def _drop_calls(self) -> None:
         """Nobody knows what became of calls that were on their way."""
@@ -361,96 +381,92 @@ class Client:
 
     async def _hear(self, socket: ClientConnection, text: str | bytes) -> None:
         try:
-            frame = json.decode(text) if isinstance(text, str) else None
+            told = json.decode(text) if isinstance(text, str) else None
         except ValueError:  # what an application sends may be anything
             return
-        if not isinstance(frame, dict):
+        if not isinstance(told, dict):
             return
-        match frame.get("type"):
+        match told.get("type"):
             case "cf_agent_identity":
-                if not frame.get("stateFollows"):
+                self._line.limits = Limits.of(told)
+                self.is_recovering = False  # or it is told
+                if not told.get("stateFollows"):
                     await self._greet(socket)
             case "cf_agent_use_chat_response":
-                self._response(frame)
+                self._response(told)
             case "cf_agent_chat_messages":
-                self.messages = frame.get("messages", [])
-                self._arrived(self.messages)
+                self._show(told)
             case "cf_agent_message_updated":
-                after = frame.get("message", {})
-                self.messages = [
-                    after if each.get("id") == after.get("id") else each for each in self.messages
-                ]
+                after = told.get("message", {})
+                self._transcript.update(after)
                 self._arrived([after])
             case "cf_agent_chat_clear":
-                self.messages = []
+                self._transcript.clear()
             case "cf_agent_chat_recovering":
-                self.is_recovering = bool(frame.get("recovering"))
+                self.is_recovering = bool(told.get("recovering"))
             case "cf_agent_state":
-                self.state = frame.get("state")
-                for changes in self._state_changes:
-                    changes.put_nowait(self.state)
-                if self._socket is None:
-                    await self._greet(socket)
+                await self._hear_state(socket, told.get("state"))
             case "cf_agent_stream_resuming":
-                await self._accept(socket, str(frame.get("id")))
+                await self._accept(socket, str(told.get("id")))
             case "cf_agent_stream_pending":
-                self._offer(str(frame.get("id")))
-                for request in self._followers(frame):
+                self._offer(str(told.get("id")))
+                for request in self._followers(told.get("id")):
                     request.awaits_replay = False  # it has not begun: what comes is all of it
             case "rpc":
-                answers = self._calls.get(str(frame.get("id")))
-                if answers is not None:
-                    answers.put_nowait(frame)
+                self._hear_result(told)
 
-    def _followers(self, frame: dict[str, Any]) -> list[_Request]:
-        return [request for request in self._requests if request.id == frame.get("id")]
+    async def _hear_state(self, socket: ClientConnection, state: Any) -> None:
+        self.state = state
+        for changes in self._state_changes:
+            changes.put_nowait(state)
+        if self._socket is None:  # the first one is a part of the greeting
+            await self._greet(socket)
+
+    def _hear_result(self, told: dict[str, Any]) -> None:
+        answers = self._calls.get(str(told.get("id")))
+        if answers is not None:
+            self._line.answered(str(told.get("id")))
+            answers.put_nowait(told)
+
+    def _followers(self, id: object) -> list[Request]:
+        return [request for request in self._requests if request.id == id]
 
     def _arrived(self, messages: Sequence[dict[str, Any]]) -> None:
         """Calls that are answered here need no answer any more."""
         for message in messages if self._answers_given else ():
             for part in message.get("parts", ()):
-                if part.get("state") not in UNANSWERED:
-                    self._answers_given.pop(part.get("toolCallId"), None)
+                if not unanswered(part):
+                    self._settle(part.get("toolCallId"))
+
+    def _settle(self, about: object) -> None:
+        """An answer that has arrived, or is not needed any more."""
+        given = self._answers_given.pop(str(about), None)
+        if given is not None:
+            self._line.answered(given.about)
 
     async def _accept(self, socket: ClientConnection, id: str) -> None:
         """What is offered is taken, also if nobody follows it here: then nothing is held back."""
         self._offer(id)
-        for request in self._followers({"id": id}):
+        for request in self._followers(id):
             request.awaits_replay = True
-        await socket.send(_frame("cf_agent_stream_resume_ack", id=id))
+        await socket.send(frame("cf_agent_stream_resume_ack", id=id))
 
-    def _response(self, frame: dict[str, Any]) -> None:
-        if not frame.get("done"):
-            self._offer(str(frame.get("id")))
+    def _response(self, told: dict[str, Any]) -> None:
+        id = str(told.get("id"))
+        if not told.get("done"):
+            self._offer(id)
         else:
-            self._offered.pop(str(frame.get("id")), None)
-            self._answers_given.pop(str(frame.get("id")), None)  # what is over is not cancelled
-        for request in self._followers(frame):
-            self._follow(request, frame)
-
-    def _follow(self, request: _Request, frame: dict[str, Any]) -> None:
-        request.frame = None  # it was accepted
-        seq, body = frame.get("seq"), frame.get("body")
-        if frame.get("error"):
-            request.chunks.put_nowait(TurnFailed(str(body)))
-        elif request.awaits_replay and not frame.get("replay"):
-            return  # all of it is about to come, from the first chunk on
-        elif frame.get("done"):
-            request.chunks.put_nowait(None)
-        elif isinstance(seq, int) and isinstance(body, str) and body and seq >= request.next:
-            request.next = seq + 1
-            request.chunks.put_nowait(json.decode(body))
-        request.awaits_replay = False
+            self._offered.pop(id, None)
+            self._settle(id)  # what is over is not cancelled
+        followers = self._followers(id)
+        is_news = [request.hear(told) for request in followers]
+        if any(is_news) or (not followers and not told.get("replay")):
+            self._line.answered(id)
 
 
-def _is_final(error: Exception, *, was_here: bool) -> bool:
-    """Whether the server does not want this client. A proxy whose server is away says less than that."""
-    code = getattr(getattr(error, "rcvd", None), "code", None)
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is None:
-        return code in TERMINAL
-    return status in NOT_YOU or (not was_here and 400 <= status < 500 and status not in NOT_NOW)
-
-
-def _frame(kind: str, **fields: Any) -> str:
-    return json.encode({"type": kind, **fields}, "frame")
+def _asking(request: Request, content: dict[str, Any]) -> Outgoing:
+    """The frame that asks for a turn."""
+    text = json.encode(content)
+    asks = frame("cf_agent_use_chat_request", id=request.id, init={"method": "POST", "body": text})
+    message = len(json.encode(content["messages"][0]).encode())
+    return Outgoing(request.id, asks, request.refuse, body=len(text.encode()), message=message)

@@ -21,6 +21,8 @@ class StoreURLError(StoreError, ValueError):
 class StoreLocked(StoreError):
     """Another process has this SQLite file open. The message names it."""
 
+    pid: int | None = None  # of that process, if its lock file says so
+
 
 class StoreTooNew(StoreError):
     """The store was written by a newer version of outlast. Upgrade outlast, or restore a backup."""
@@ -96,6 +98,26 @@ class AgentAborted(OutlastError):
 
 class AgentDestroyed(OutlastError):
     """The agent was destroyed or deleted, with all that it owned. Call again for a new, empty one."""
+
+
+class PublicError(OutlastError):
+    """An error whose text clients may read: see its subclasses."""
+
+    is_for_users = True
+
+
+class ToolError(PublicError):
+    """Raise this in a tool: the model and the user read its text.
+
+    Any other exception is logged; they read only that the tool failed, and an id to find it in the log.
+    """
+
+
+class RpcError(PublicError):
+    """Raise this in a method marked with `@rpc`: its caller on the network gets the text.
+
+    Any other exception is logged; the caller gets a generic text, and an id to find it in the log.
+    """
 
 
 class RpcRefused(OutlastError, LookupError):

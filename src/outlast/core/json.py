@@ -3,17 +3,26 @@
 Going in, a value is made of dict (with text keys), list, str, int, float, bool and None, and nothing
 else: what comes back out is then equal to what was put in. Two things are mended rather than refused,
 since they come from outside and must not cost a conversation: half surrogate pairs in text become
-U+FFFD, and NaN and the infinities become null.
+U+FFFD, and NaN and the infinities become null. Half surrogate pairs are mended by the decoder, too:
+JavaScript cuts strings in the middle of an emoji, and sends what is left as `\\ud83d`.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from json.encoder import encode_basestring
 from typing import Any
 
 MAX_DEPTH = 150  # the decoder stops at 200
 MAX_DIGITS = 4_000  # the decoder stops at 4,300
+
+# A pair of surrogate escapes, half of one, or any other escape: they are told apart from left to right.
+_ESCAPE = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    r"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    r"|\\."
+)
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
@@ -69,8 +78,28 @@ def encode_text(text: str) -> str | None:
 
 
 def decode(text: str) -> Any:
-    """The value of a JSON text; a `ValueError` when it is none."""
-    return _core().from_json(text)
+    """The value of a JSON text; a `ValueError` when it is none.
+
+    ```python
+    from outlast.core import json
+    assert json.decode(r'["cut \\ud83d", "\\ud83d\\ude00"]') == ["cut \ufffd", "😀"]
+    ```
+    """
+    try:
+        return _core().from_json(text)
+    except (ValueError, TypeError):  # a TypeError, if it holds half a pair as it is
+        mended = _with_whole_pairs(text) if isinstance(text, str) else text
+        if mended == text:
+            raise
+    return _core().from_json(mended)
+
+
+def _with_whole_pairs(text: str) -> str:
+    """The same JSON text with U+FFFD for half surrogate pairs, as characters or as escapes."""
+    mended = mended_text(text)
+    if "\\ud" not in mended and "\\uD" not in mended:
+        return mended
+    return _ESCAPE.sub(lambda match: "\\ufffd" if match["half"] else match[0], mended)
 
 
 def _is_strict(value: object, depth: int) -> bool:

@@ -27,7 +27,11 @@ def problem_of(text: object, *, blank: bool = False) -> str | None:
 
 def described(error: BaseException) -> str:
     """An exception as it is stored: always text that every store takes, and not endless."""
-    return storable(f"{type(error).__name__}: {error}")
+    try:
+        text = str(error)
+    except Exception:  # of the application's own class
+        text = "(it has no text)"
+    return storable(f"{type(error).__name__}: {text}")
 
 
 def storable(text: str) -> str:

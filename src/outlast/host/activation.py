@@ -13,6 +13,7 @@ from outlast.core.errors import again
 from outlast.core.events import Events
 from outlast.core.ids import Ids
 from outlast.host.address import Address
+from outlast.host.boot_order import BootOrder
 from outlast.host.notices import Audience, Notice
 from outlast.store.base import Store
 from outlast.store.operations import Fence, Operation, Outcome
@@ -82,8 +83,9 @@ class Activation:
         self.is_called = False  # somebody wants it, whether anything is stored or not
         self.is_continued = False  # an earlier activation in this same host wrote the row last
         self.cause: str | None = None  # why the process before this one ended, if anybody knows
+        self.died_at: int | None = None  # when, in milliseconds
         self.on_upgrade: Callable[[], None] | None = None  # replaces this process, if anybody can
-        self.suspects = asyncio.Lock()  # held by one that boots alone; the host has one for all
+        self.boot_order = BootOrder()  # the host has one for all
         self.is_retired = False  # it leaves memory as soon as nothing holds it
         self.ready: asyncio.Task[None] | None = None
         self.waits_for: Activation | None = None  # whom its `on_start` calls

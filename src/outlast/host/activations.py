@@ -29,6 +29,7 @@ from outlast.core.events import Events
 from outlast.core.ids import Ids
 from outlast.host.activation import Activation
 from outlast.host.address import Address
+from outlast.host.boot_order import BootOrder
 from outlast.host.events import AgentActivated, AgentDiscarded, AgentEvicted, FenceLost
 from outlast.host.family import Family, FamilyRemoval
 from outlast.host.hosted import Hosted
@@ -79,8 +80,9 @@ class Activations:
         self._loop = asyncio.get_running_loop()
         self._live: dict[Address, Activation] = {}
         self.cause: str | None = None  # why the process before this one ended
+        self.died_at: int | None = None  # when
         self.on_upgrade: Callable[[], None] | None = None  # who can replace this process
-        self._suspects = asyncio.Lock()  # boots that may have killed a process: one at a time
+        self._boot_order = BootOrder()
         self._families: dict[Address, Family] = {}  # by root
         self._starting: dict[asyncio.Task[Any], Activation] = {}  # whose on_start the task runs
         self._barred: dict[Address, asyncio.Future[None]] = {}  # what is being removed
@@ -175,8 +177,9 @@ class Activations:
         )
         activation.audience = self.audience
         activation.cause = self.cause
+        activation.died_at = self.died_at
         activation.on_upgrade = self.on_upgrade
-        activation.suspects = self._suspects
+        activation.boot_order = self._boot_order
         self._live[address] = activation
         activation.ready = activation.spawn(self._prepare(activation), f"activate {address}")
         activation.ready.add_done_callback(_retrieved)

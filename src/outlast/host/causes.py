@@ -15,6 +15,7 @@ UNKNOWN: Final = "unknown"
 CAUSES = (CRASHED, OOM, DEPLOY)
 
 VARIABLE = "OUTLAST_CAUSE"  # how a supervisor tells the process that it starts
+DIED_AT = "OUTLAST_DIED_AT"  # when the one before it ended, in milliseconds since 1970
 
 
 def checked(cause: str | None) -> str | None:
@@ -34,3 +35,9 @@ def from_environment() -> str | None:
     except ValueError as error:
         logger.warning("%s is ignored: %s", VARIABLE, error)
         return None
+
+
+def died_at_from_environment() -> int | None:
+    """When the process before this one ended, if a supervisor has noted it."""
+    noted = os.environ.get(DIED_AT, "")
+    return int(noted) if noted.isdecimal() and len(noted) < 16 else None

@@ -114,6 +114,7 @@ class Host:
         self.clock = clock or SystemClock()
         self.ids = ids or RandomIds()
         self.cause = checked(cause)
+        self.died_at: int | None = None  # when the host before this one ended, in milliseconds
         self.events = Events(self.clock)
         self.audience: Audience | None = None  # who serves connections; to be set before the start
         self.on_upgrade = on_upgrade
@@ -173,6 +174,7 @@ class Host:
         )
         self._activations.audience = self.audience
         self._activations.cause = self.cause
+        self._activations.died_at = self.died_at
         self._activations.on_upgrade = self.on_upgrade
         self._state = "running"
         if self.admin:

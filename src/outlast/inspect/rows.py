@@ -132,6 +132,16 @@ def incidents(*, of_agent: bool) -> Query:
     )
 
 
+def decisions(*, of_agent: bool) -> Query:
+    """What was decided about interruptions, newest first, with how the turns stand."""
+    agent = "WHERE decisions.agent = ? " if of_agent else ""
+    return _bulk(
+        "SELECT decisions.agent, turn, decisions.attempt, body, at, outcome, ended_at FROM decisions"
+        " JOIN inbox ON inbox.agent = decisions.agent AND inbox.id = decisions.turn"
+        f" {agent}ORDER BY at DESC, decisions.agent, turn, decisions.attempt DESC LIMIT ?"
+    )
+
+
 # --- messages, and the rest of one agent ---------------------------------------------------------
 
 

@@ -79,6 +79,7 @@ class DecisionFacts:
     cause: str
     produced: int
     at: int
+    continued_ms: int | None = None  # from the interruption until the answer continued
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,9 +328,8 @@ class _Telling:
             took = None if entry.started_at is None else entry.ended_at - entry.started_at
             what = words.settled(entry.outcome or "error", took, max(1, entry.attempt))
             ok = entry.outcome == "completed"
-            yield Moment(
-                "settled", what, entry.ended_at, why=entry.error, attempt=entry.attempt, ok=ok
-            )
+            why = entry.detail or entry.error
+            yield Moment("settled", what, entry.ended_at, why=why, attempt=entry.attempt, ok=ok)
         elif entry.started_at is not None:
             yield self._not_over()
 

@@ -38,7 +38,7 @@ class AgentView:
     next_schedule_at: int | None
     incidents: int  # of turns that are being recovered
     given_up: int
-    strikes: int  # boots in a row that did not come to an end
+    strikes: int  # boots alone, in a row, that did not come to an end
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,10 @@ class TurnView:
 
 @dataclass(frozen=True, slots=True)
 class IncidentView:
-    """A turn that was interrupted: it goes on (`open`), or was given up (`exhausted`)."""
+    """A turn that was interrupted: it is being resumed (`open`), was `recovered`, or given up (`exhausted`).
+
+    `continued_ms` is how long its reader waited for the answer to continue, at the longest.
+    """
 
     agent: str
     turn: str
@@ -79,6 +82,8 @@ class IncidentView:
     work: int
     first_seen_at: int
     last_attempt_at: int
+    continued_ms: int | None = None
+    ended_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ Each function reads what it needs, of an open store or of one that was opened to
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from outlast.chat import decision_rows, stream_rows
-from outlast.chat.boots import MAX_STRIKES
+from outlast.chat.boots import MAX_STRIKES, strikes_of
 from outlast.chat.budget import Incident, incident_of
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.reducer import text_of
@@ -45,6 +46,7 @@ from outlast.inspect.values import (
 from outlast.inspect.words import short
 
 PAGE = 100
+DECISIONS_READ = 20_000  # about interruptions, the newest ones
 LATEST = 1 << 62  # later than any time, and more than any number
 
 
@@ -104,7 +106,7 @@ async def _viewed(reader: Reader, texts: Sequence[str]) -> list[AgentView]:
     messages_of = await by_agent(rows.messages_of(count))
     fibers_of = await by_agent(rows.fibers_of(count))
     schedules_of = await by_agent(rows.schedules_of(count))
-    strikes_of = await by_agent(rows.boots_of(count))
+    boots = await by_agent(rows.boots_of(count))
     opened: dict[str, list[tuple[str, str]]] = {}
     for text, id, state in await reader.fetch(rows.open_entries(count), *texts):
         opened.setdefault(text, []).append((id, state))
@@ -119,7 +121,8 @@ async def _viewed(reader: Reader, texts: Sequence[str]) -> list[AgentView]:
         messages, said_at = messages_of.get(text, (0, None))
         fibers, worked_at = fibers_of.get(text, (0, None))
         schedules, next_at = schedules_of.get(text, (0, None))
-        (strikes,) = strikes_of.get(text, (0,))
+        (unfinished,) = boots.get(text, (0,))
+        strikes = strikes_of(unfinished)
         is_open = opened.get(text, [])
         running = next((id for id, state in is_open if state == "running"), None)
         recovering = incidents_of.get((text, "open"), 0)
@@ -297,7 +300,7 @@ def _turn(text: str, entry: EntryRow, asked: str) -> TurnView:
         origin=entry.origin,
         state=entry.state,
         outcome=entry.outcome,
-        error=entry.error,
+        error=entry.detail or entry.error,
         cancelled=entry.cancelled,
         attempt=entry.attempt,
         key=entry.key,
@@ -313,6 +316,7 @@ def _turn(text: str, entry: EntryRow, asked: str) -> TurnView:
 def _decision(attempt: int, body: str, at: int) -> DecisionFacts:
     known = _read(body)
     known = known if isinstance(known, dict) else {}
+    waited = known.get("continued_ms")
     return DecisionFacts(
         attempt=attempt,
         row=int(known.get("row", 0)),
@@ -321,6 +325,7 @@ def _decision(attempt: int, body: str, at: int) -> DecisionFacts:
         cause=str(known.get("cause", "unknown")),
         produced=int(known.get("produced", 0)),
         at=at,
+        continued_ms=waited if isinstance(waited, int) else None,
     )
 
 
@@ -337,6 +342,63 @@ async def incidents(
         _incident(text, id, state, incident_of(_read(body)) or Incident(), at)
         for text, id, state, _, body, at in found
     ]
+
+
+async def interruptions(
+    reader: Reader, address: Address | None = None, *, limit: int = 500
+) -> list[IncidentView]:
+    """Every turn that was interrupted, also those that went well, as long as their entries are kept.
+
+    Oldest first. What is not over comes from the incidents, the rest from the decisions.
+    """
+    given = [] if address is None else [address.text]
+    query = rows.decisions(of_agent=address is not None)
+    decided: dict[tuple[str, str], list[tuple[DecisionFacts, str | None, int | None]]] = {}
+    for text, id, attempt, body, at, outcome, ended_at in await reader.fetch(
+        query, *given, DECISIONS_READ
+    ):
+        fact = _decision(attempt, body, at)
+        decided.setdefault((text, id), []).append((fact, outcome, ended_at))
+    found = {(each.agent, each.turn): each for each in await incidents(reader, address)}
+    for (text, id), facts in decided.items():
+        known = found.get((text, id))
+        waits = [fact.continued_ms for fact, _, _ in facts if fact.continued_ms is not None]
+        waited = max(waits, default=None)
+        last, outcome, ended_at = facts[0]
+        if known is not None:
+            found[text, id] = replace(known, continued_ms=waited, ended_at=ended_at)
+            continue
+        state = "open" if ended_at is None else ended_as(last.action, outcome)
+        found[text, id] = IncidentView(
+            agent=text,
+            turn=id,
+            state=state,
+            cause=last.cause,
+            reason=last.why if state == "exhausted" else None,
+            row=last.row,
+            attempt=len(facts),
+            attempts=len(facts),
+            work=max(0, last.produced - facts[-1][0].produced),
+            first_seen_at=facts[-1][0].at,
+            last_attempt_at=last.at,
+            continued_ms=waited,
+            ended_at=ended_at,
+        )
+    oldest_first = sorted(found.values(), key=lambda each: (each.last_attempt_at, each.agent))
+    return oldest_first[-limit:]
+
+
+def ended_as(action: str, outcome: str | None) -> str:
+    """Whether an interrupted turn that has ended was `recovered`, or given up: `exhausted`.
+
+    ```python
+    from outlast.inspect.views import ended_as
+    assert ended_as("continue", "completed") == "recovered"
+    assert ended_as("continue", "error") == "exhausted"
+    ```
+    """
+    is_lost = action in ("seal", "stop") or outcome in ("error", "interrupted")
+    return "exhausted" if is_lost else "recovered"
 
 
 def _incident(text: str, id: str, state: str, known: Incident, at: int) -> IncidentView:

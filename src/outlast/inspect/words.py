@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from outlast.chat.chunk_json import METADATA_KEY
 from outlast.chat.inbox_rows import EntryRow
 from outlast.core import json
 
@@ -167,7 +168,15 @@ def returned(name: str, kind: str, chunk: Mapping[str, Any], *, is_unknown: bool
         return f"{name} was not allowed."
     if is_unknown:
         return f"What became of {name} is unknown: it had begun, and has no outcome."
-    return f"{name} fails: {short(str(chunk.get('errorText', '')))}"
+    return f"{name} fails: {short(_failure(chunk))}"
+
+
+def _failure(chunk: Mapping[str, Any]) -> str:
+    """Why a call failed: what the tool has raised, which clients do not see, or the text for them."""
+    metadata = chunk.get("providerMetadata")
+    ours = metadata.get(METADATA_KEY) if isinstance(metadata, Mapping) else None
+    detail = ours.get("detail") if isinstance(ours, Mapping) else None
+    return str(chunk.get("errorText", "")) if detail is None else str(detail)
 
 
 def call_ended(name: str, state: str) -> tuple[str, bool]:

@@ -22,12 +22,15 @@ from outlast.host.host import Host
 from outlast.server import pages
 from outlast.server.activity import Activity
 from outlast.server.connection import TRY_AGAIN, Connection
+from outlast.server.event_stream import Readers
 from outlast.server.http import answer
 from outlast.server.limits import Limits
+from outlast.server.line import Line
 from outlast.server.pages import Page
 from outlast.server.room import Room, Rooms
-from outlast.server.routing import PREFIX, NoSuchAgent, Target, resolve
+from outlast.server.routing import PREFIX, NoSuchAgent, Target, path_of, resolve
 from outlast.server.socket import Socket
+from outlast.server.unread import Unread
 
 logger = logging.getLogger("outlast.server")
 
@@ -43,6 +46,17 @@ Auth = Callable[[HTTPConnection], Any]
 Authorize = Callable[[Any, Any, str], Any]
 
 
+class NotLetIn(Exception):
+    """`auth` does not know who asks (401), or `authorize` does not allow it (403)."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("unauthorized" if status == 401 else "forbidden")
+        self.status = status
+
+    def response(self) -> Response:
+        return JSONResponse({"error": str(self)}, self.status)
+
+
 class App:
     """Serves agents. An ASGI application, to be run as it is or mounted in another one.
 
@@ -56,10 +70,10 @@ class App:
     app = App(agents=[Assistant], store="sqlite:///chat.db")
     ```
 
-    `auth` is given each request or handshake and returns who it is, or None to refuse. `authorize` is asked
-    whether that principal may do something (`connect`, `request`) with the agent at an address. Browsers of
-    other origins than the server's own are refused, unless `origins` names them ("*": all). `ui` serves the
-    chat page at `/`: True, or a `Page` that says what is on it.
+    `auth` is given each request or handshake and returns who it is, or None to refuse (401). `authorize` is
+    asked whether that principal may do something (`connect`, `request`) with the agent at an address (403).
+    Browsers of other origins than the server's own are refused, unless `origins` names them ("*": all). `ui`
+    serves the chat page at `/`: True, or a `Page` that says what is on it.
 
     `inspector` serves what is in the store, and a page that shows it at `/inspect`, to those whom `authorize`
     lets `inspect` it (it is asked with no address); without `auth`, to this machine alone.
@@ -80,8 +94,10 @@ class App:
         **host_options: Any,
     ) -> None:
         self._options = host_options
-        self.rooms = Rooms()
         self.limits = limits or Limits()
+        self.rooms = Rooms(self.limits)
+        self.unread = Unread(self.limits)
+        self.readers = Readers(self.limits, lambda: len(self.rooms))
         self.page: Page | None = ui if isinstance(ui, Page) else Page() if ui else None
         self._activity = Activity()
         self._agents = agents
@@ -95,6 +111,7 @@ class App:
         self._leaving = asyncio.Event()
         self._stop_at: float | None = None  # on the loop's clock
         self.on_upgrade: Callable[[], None] | None = None  # replaces this process; `serve` sets it
+        self.on_failed_start: Callable[[Exception], None] | None = None  # instead of the log
         self.use_store(store)
 
     def use_store(self, store: Any) -> None:
@@ -119,6 +136,7 @@ class App:
         """For the application that this one is mounted in: `FastAPI(lifespan=app.lifespan)`."""
         if self.host.cause is None:
             self.host.cause = causes.from_environment()
+            self.host.died_at = causes.died_at_from_environment()
         self.host.on_upgrade = self.host.on_upgrade or self.on_upgrade
         if self.page is not None and self.page.dev:
             self._activity.attach(self.host)
@@ -135,6 +153,7 @@ class App:
                 await self.leave()
         finally:
             await self.host.stop(self._time_left())
+            self.unread.close()
 
     async def leave(self, within: float | None = None) -> None:
         """The server is about to stop, within so many seconds: before it waits for anything.
@@ -160,21 +179,27 @@ class App:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "websocket":
-            await self._connect(WebSocket(scope, receive, send))
+            await self._connect(WebSocket(scope, receive, send), send)
         elif scope["type"] == "http":
             response = await self._answer(Request(scope, receive))
             await response(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
+        has_started = False
         try:
             async with self.lifespan():
+                has_started = True
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
         except Exception as error:
-            logger.exception("the application could not start, or stop")
-            kind = "shutdown" if self._is_ready else "startup"
-            await send({"type": f"lifespan.{kind}.failed", "message": str(error)})
+            if has_started or self.on_failed_start is None:
+                logger.exception("the application could not %s", "stop" if has_started else "start")
+            else:
+                self.on_failed_start(error)
+            kind = "shutdown" if has_started else "startup"
+            message = str(error) if self.on_failed_start is None else ""
+            await send({"type": f"lifespan.{kind}.failed", "message": message})
             return
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -183,15 +208,22 @@ class App:
     def _target(self, connection: HTTPConnection) -> Target | None:
         return resolve(_raw_path(connection.scope), self._agents, self._prefix)
 
-    async def _principal(self, connection: HTTPConnection, target: Target, action: str) -> Any:
-        """Who it is; None: they may not."""
+    async def _known(self, connection: HTTPConnection) -> Any:
+        """Who asks; `NotLetIn` if `auth` does not know."""
         principal: Any = True if self._auth is None else await _told(self._auth, connection)
         if principal is None or principal is False:
-            return None
+            raise NotLetIn(401)
+        return principal
+
+    async def _principal(self, connection: HTTPConnection, target: Target, action: str) -> Any:
+        """Who asks; `NotLetIn` if they may not do this with the agent, and with those it belongs to."""
+        principal = await self._known(connection)
+        path = target.address.path
+        levels = [Address(path[:depth]) for depth in range(1, len(path) + 1)]
         if self._authorize is not None:
-            allowed = await _told(self._authorize, principal, target.address, action)
-            if not allowed:
-                return None
+            for address in levels:
+                if not await _told(self._authorize, principal, address, action):
+                    raise NotLetIn(403)
         return principal
 
     def _is_foreign(self, connection: HTTPConnection) -> bool:
@@ -206,7 +238,7 @@ class App:
 
     # --- WebSockets --------------------------------------------------------------------------------
 
-    async def _connect(self, socket: WebSocket) -> None:
+    async def _connect(self, socket: WebSocket, send: Send) -> None:
         try:
             target = self._target(socket)
         except NoSuchAgent:
@@ -223,12 +255,12 @@ class App:
         else:
             try:
                 principal = await self._principal(socket, target, "connect")
+            except NotLetIn as error:
+                refusal = REFUSED, str(error)
             except Exception:  # it may well work the next time: they may come back
                 refusal = FAILED, self._failed("the handshake of", socket)
             else:
-                if principal is None:
-                    refusal = REFUSED, "unauthorized"
-                elif self.rooms.count(target.address) >= self.limits.connections_per_agent:
+                if self.readers.is_full or self._is_crowded(target):
                     refusal = TRY_AGAIN, "too many connections"
         await socket.accept()
         if refusal is not None:
@@ -237,13 +269,23 @@ class App:
         connection = Connection(
             socket,
             socket.query_params.get("_pk") or self.host.ids.new("connection"),
+            line=Line(socket, send),
+            unread=self.unread,
             principal=principal,
             max_buffer=self.limits.buffer,
         )
+        connection.takes_changes = socket.query_params.get("_delta") == "1"
         await self._serve(socket, connection, target)
 
+    def _is_crowded(self, target: Target) -> bool:
+        return self.rooms.count(target.address) >= self.limits.connections_per_agent
+
+    def base_of(self, scope: Scope, target: Target) -> str:
+        """The path under which a client reaches an agent."""
+        return f"{quote(scope.get('root_path', ''))}{path_of(target.address, self._prefix)}"
+
     async def _serve(self, socket: WebSocket, connection: Connection, target: Target) -> None:
-        room: Room = self.rooms.enter(target.address)
+        room: Room = self.rooms.enter(target.address, self.base_of(socket.scope, target))
         writing = asyncio.create_task(connection.write(), name="socket")
         served = Socket(self.host, room, connection, self.limits)
         try:
@@ -264,13 +306,12 @@ class App:
     # --- HTTP ------------------------------------------------------------------------------------
 
     async def _answer(self, request: Request) -> Response:
-        path = request.scope["path"]
-        if path.endswith("/healthz"):
+        below = _raw_path(request.scope)
+        if below == "/healthz":
             return PlainTextResponse("ok")
-        if path.endswith("/readyz"):
+        if below == "/readyz":
             ready = self._is_ready
             return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503)
-        below = _raw_path(request.scope)
         if self._inspector is not None and below.startswith(f"{INSPECTOR}/"):
             return await self._inspect(request, below.removeprefix(f"{INSPECTOR}/"))
         has_chat, has_inspector = self.page is not None, self._inspector is not None
@@ -288,6 +329,8 @@ class App:
             return self._with_cors(request, Response(status_code=204))
         try:
             response = await self._answer_for(request, target)
+        except NotLetIn as refused:
+            response = refused.response()
         except HostStopped:
             response = JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
         except Exception:
@@ -300,10 +343,12 @@ class App:
         if request.method == "POST" and self._is_foreign(request):
             return JSONResponse({"error": "origin not allowed"}, 403)
         try:
-            if self._auth is not None and not pages.is_public(path):
-                principal = await _told(self._auth, request)
-                if principal is None or principal is False:
-                    return JSONResponse({"error": "unauthorized"}, 401)
+            if not pages.is_public(path):
+                principal = await self._known(request)
+                if (
+                    self._authorize is not None
+                ):  # like the inspector, this is about everybody's chats
+                    await self._check_inspect(principal)
             site = pages.Site(
                 page,
                 self.host,
@@ -316,18 +361,19 @@ class App:
                 chat=self.page is not None,
             )
             return await pages.answer(site, request, path)
+        except NotLetIn as refused:
+            return refused.response()
         except HostStopped:
             return JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
         except Exception:
             return JSONResponse({"error": self._failed(request.method, request)}, 500)
 
     async def _answer_for(self, request: Request, target: Target) -> Response:
-        principal = await self._principal(request, target, "request")
-        if principal is None:
-            return JSONResponse({"error": "unauthorized"}, 401)
-        request.state.principal = principal
+        request.state.principal = await self._principal(request, target, "request")
         request.state.leaving = self._leaving
         await ensure(self.host, target.address)
+        request.state.readers = self.readers
+        request.state.base = self.base_of(request.scope, target)
         return await answer(self.host, request, target, self.limits)
 
     async def _inspect(self, request: Request, what: str) -> Response:
@@ -340,22 +386,23 @@ class App:
             text = "without auth, the inspector is for this machine alone"
             return JSONResponse({"error": text}, 403)
         try:
-            if not await self._may_inspect(request):
-                return JSONResponse({"error": "unauthorized"}, 401)
+            await self._check_inspect(await self._known(request))
             return await self._inspector.answer(request, what)
+        except NotLetIn as refused:
+            return refused.response()
         except HostStopped:
             return JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
         except Exception:
             return JSONResponse({"error": self._failed(request.method, request)}, 500)
 
-    async def _may_inspect(self, request: Request) -> bool:
-        """Asked about no agent in particular: whoever may look, may look at all of them."""
-        principal: Any = True if self._auth is None else await _told(self._auth, request)
-        if principal is None or principal is False:
-            return False
+    async def _check_inspect(self, principal: Any) -> None:
+        """`NotLetIn` unless they may see all agents: `authorize` is asked with no address."""
         if self._authorize is None:  # somebody who may chat may not look at everybody's chats
-            return self._auth is None
-        return bool(await _told(self._authorize, principal, None, "inspect"))
+            allowed = self._auth is None
+        else:
+            allowed = bool(await _told(self._authorize, principal, None, "inspect"))
+        if not allowed:
+            raise NotLetIn(403)
 
     async def _shows_inspector(self, request: Request) -> bool:
         """Whether whoever looks at a page is told that there is an inspector."""
@@ -366,9 +413,10 @@ class App:
         if self._auth is None and not is_local(request):
             return False
         try:
-            return await self._may_inspect(request)
+            await self._check_inspect(await self._known(request))
         except Exception:  # the page itself is for everybody
             return False
+        return True
 
     def _failed(self, what: str, connection: HTTPConnection) -> str:
         """Log the exception that is being handled; what is said of it to those outside."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +18,23 @@ from outlast.chat.notices import (
     Ended,
     MessageUpdated,
     Recovering,
-    Shown,
+    Show,
     Started,
     TranscriptChanged,
 )
 from outlast.chat.results import TurnEnd
-from outlast.chat.serving import Serving
-from outlast.chat.stream import Stream
+from outlast.chat.serving import Serving, StoredTurn
+from outlast.chat.shown import Shown
+from outlast.chat.stream import Passing
 from outlast.core import json
 from outlast.host.notices import Notice
 from outlast.server import frames
 from outlast.server.connection import TRY_AGAIN, Connection
 from outlast.server.frames import Responses
+from outlast.server.line import Frame
+from outlast.server.outgoing import Outgoing
 from outlast.server.replay import begins_at, closing
+from outlast.server.transcripts import Transcripts
 
 if TYPE_CHECKING:
     from outlast.server.room import Room
@@ -42,22 +46,33 @@ _UNSHOWN = ('{"type":"error"', '{"type":"abort"')  # what the terminal frame tel
 class Live:
     """A turn that is being told."""
 
-    def __init__(
-        self,
-        request_id: str,
-        stream: Stream,
-        continuation: bool,
-        message_ids: Sequence[str],
-        shown: Shown,
-    ) -> None:
-        self.id = request_id
-        self.stream = stream
-        self.continuation = continuation
-        self.message_ids = message_ids
-        self.shown = shown
-        self.frames = Responses(request_id, continuation=continuation)
+    def __init__(self, started: Started, outgoing: Outgoing) -> None:
+        self.id = started.request_id
+        self.stream = started.stream
+        self.continuation = started.continuation
+        self.message_ids = started.message_ids
+        self.shown: Show = started.shown
         self.at = 0  # what everybody who follows has been told
+        self.followers: set[Connection] | None = None  # who has been told everything
         self.is_cleared = False
+        self._message_id = started.message_id
+        self._outgoing = outgoing
+        self.frames = Responses(self.id, continuation=self.continuation)
+
+    def chunk(self, seq: int, chunk: str, *, replay: bool = False) -> str | None:
+        """The frame of a chunk; None: clients are not told of it."""
+        if not chunk or chunk.startswith(_UNSHOWN):
+            return None
+        place = None if isinstance(chunk, Passing) else seq
+        public = self._outgoing.chunk(chunk, self._message_id)
+        return self.frames.chunk(place, public, replay=replay)
+
+    def replay(self) -> Iterator[str]:
+        """The frames of what was told so far, of the attempt that counts."""
+        chunks, end = self.stream.chunks, self.at
+        places = range(begins_at(chunks[:end]), end)
+        texts = (self.chunk(seq, chunks[seq], replay=True) for seq in places)
+        return (text for text in texts if text is not None)
 
     @property
     def has_begun(self) -> bool:
@@ -72,6 +87,8 @@ class ChatRoom:
         self._room = room
         self._turns: deque[Live] = deque()  # the first one is being told; the others wait
         self._task: asyncio.Task[None] | None = None
+        self._outgoing = room.outgoing
+        self._transcripts = Transcripts(room.outgoing)
         self.owners: dict[str, Connection] = {}  # by the requests that they made
         self.continuations: set[str] = set()  # of these requests, those that go on with a message
         self.clearing: Connection | None = None  # who clears, and knows it
@@ -89,6 +106,7 @@ class ChatRoom:
             return
         started, waiting, _, recovering = serving.situation()
         self._find(started)
+        self._hint(connection, recovering)
         if self.live is not None and self.live.has_begun:
             self._offer(connection, self.live.id)
             return
@@ -97,15 +115,15 @@ class ChatRoom:
             connection.send(frames.frame(frames.PENDING, id=id))
             connection.parked = True
         shown = serving.shown()
-        if shown or serving.is_used:  # in a new conversation nobody can be behind
-            connection.send(frames.messages(shown, connect=True))
-        self._hint(connection, recovering)
+        if len(shown) or serving.is_used:  # in a new conversation nobody can be behind
+            self._transcripts.join(connection, shown)
 
     def _hint(self, connection: Connection, recovering: bool) -> None:
         if recovering:
             connection.send(frames.frame(frames.RECOVERING, recovering=True))
 
     def left(self, connection: Connection) -> None:
+        self._transcripts.leave(connection)
         if not self._room.connections and self._task is not None:
             self._task.cancel()
             self._task = None
@@ -121,7 +139,7 @@ class ChatRoom:
         match notice:
             case Accepted(request_id=id, kind="message", shown=shown):
                 owner = self.owners.get(id)
-                self._room.send(frames.messages(shown()), without=[owner] if owner else [])
+                self._transcripts.tell(shown(), self._room.connections, owner=owner)
             case Accepted(request_id=id, kind="continue"):
                 self.continuations.add(id)
             case Started(stream=stream):
@@ -131,9 +149,9 @@ class ChatRoom:
                 if not self._is_told(id):
                     self._end_untold(notice)
             case MessageUpdated(message=message):
-                self._room.send(frames.frame(frames.MESSAGE_UPDATED, message=message))
+                self._room.send(frames.message_updated(self._outgoing.message(message)))
             case TranscriptChanged(shown=shown):
-                self._room.send(frames.messages(shown()))
+                self._transcripts.tell(shown(), self._room.connections)
             case Recovering(recovering=recovering, request_id=id):
                 self._room.send(frames.frame(frames.RECOVERING, recovering=recovering, id=id))
             case Cleared():
@@ -145,17 +163,15 @@ class ChatRoom:
                 pass
 
     def _follow(self, started: Started, *, at: int = 0) -> None:
-        live = Live(
-            started.request_id,
-            started.stream,
-            started.continuation,
-            started.message_ids,
-            started.shown,
-        )
+        live = Live(started, self._outgoing)
         live.at = at
         self._turns.append(live)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._tell(), name="chat room")
+
+    def tell_one(self, connection: Connection, serving: Serving) -> None:
+        """Send one connection the conversation as it is."""
+        self._transcripts.tell(serving.shown(), [connection])
 
     def _find(self, started: Started | None) -> None:
         """Follow a turn that began when nobody was here, or that is about to be told."""
@@ -186,12 +202,17 @@ class ChatRoom:
     def _tell_chunks(self, live: Live, seq: int, chunks: Sequence[str]) -> None:
         self._offer_parked(live)
         following = [each for each in self._room.connections if each.offered != live.id]
+        live.followers = set(following) if not seq else (live.followers or set()) & set(following)
+        told: list[Frame] = []
+        size = 0
         for chunk in chunks:
-            if chunk and not chunk.startswith(_UNSHOWN):
-                text = live.frames.chunk(seq, chunk)
-                for connection in following:
-                    connection.send(text)
-            seq += 1
+            text = live.chunk(seq, chunk)
+            if text is not None:
+                told.append(Frame(text))
+                size += len(text)
+            seq += not isinstance(chunk, Passing)
+        for connection in following:
+            connection.send_all(told, size)
         live.at = seq
 
     # --- ends ------------------------------------------------------------------------------------
@@ -203,25 +224,27 @@ class ChatRoom:
             if connection.offered == live.id:
                 connection.offered = None
         shown = live.shown()
-        transcript = frames.messages(shown)
         if end.status == "aborted":
             self._heal(shown)
         last = terminal(live.frames, end, live.stream.chunks, live.message_ids)
+        followers = live.followers or () if end.status == "completed" else ()
         # Of a turn that was cleared, clients may have made a message: that goes with the transcript.
-        for text in (last, transcript) if live.is_cleared else (transcript, last):
-            self._room.send(text)
+        if live.is_cleared:
+            self._room.send(last)
+        self._transcripts.tell(shown, self._room.connections, followers=followers)
+        if not live.is_cleared:
+            self._room.send(last)
         self._forget(live.id)
         self._unpark()
 
-    def _heal(self, shown: Sequence[dict[str, Any]]) -> None:
+    def _heal(self, shown: Shown) -> None:
         """The last answer for those who keep their own copy, whatever transcript comes.
 
         Who has stopped it shows it as it was then, without the words that were on their way; who has watched
         it break off shows it as still being written.
         """
-        answer = next((each for each in reversed(shown) if each["role"] == "assistant"), None)
-        if answer is not None:
-            self._room.send(frames.frame(frames.MESSAGE_UPDATED, message=answer))
+        if shown.answer is not None:
+            self._room.send(frames.message_updated(self._outgoing.message(shown.answer)))
 
     def _is_told(self, id: str) -> bool:
         """Whether a turn was followed here, to its end or so far."""
@@ -231,7 +254,7 @@ class ChatRoom:
         """One that never began, or that began in another life and was interrupted."""
         responses = Responses(ended.request_id, continuation=ended.continuation)
         shown = ended.shown()
-        self._room.send(frames.messages(shown))
+        self._transcripts.tell(shown, self._room.connections)
         self._room.send(terminal(responses, ended.end, ended.chunks, ended.message_ids))
         if ended.end.status == "interrupted":
             self._heal(shown)
@@ -255,8 +278,27 @@ class ChatRoom:
 
     # --- resuming --------------------------------------------------------------------------------
 
-    def probe(self, connection: Connection, probe: str | None, serving: Serving) -> None:
-        """A client asks whether there is anything to resume."""
+    def announce(self, id: str, owner: Connection) -> None:
+        """A continuation is about to run, after an answer that this connection has given."""
+        self.owners[id] = owner
+        if self.live is not None and self.live.id == id and self.live.has_begun:
+            self._offer(owner, id)
+        else:
+            owner.parked = True
+
+    def probe(
+        self,
+        connection: Connection,
+        probe: str | None,
+        serving: Serving,
+        *,
+        just_asked: str | None = None,
+    ) -> None:
+        """A client asks whether there is anything to resume.
+
+        `just_asked`: the request that the same client has sent together with this, as one that sends a
+        message while it is mounted does. It reads that answer, which must not come twice.
+        """
         started, waiting, failed, recovering = serving.situation()
         self._hint(connection, recovering)  # what was told on connect may have come too early
         self._find(started)
@@ -264,14 +306,14 @@ class ChatRoom:
         id = live.id if live is not None else waiting[0] if waiting else None
         owner = None if id is None else self.owners.get(id)
         continues = live.continuation if live is not None else id in self.continuations
-        if owner is connection and not continues and connection.offered != id:
-            # What it has asked for itself is on its way to it, and must not come twice.
+        has_begun = live is not None and live.has_begun
+        if id is not None and id == just_asked and not has_begun:
             connection.send(frames.frame(frames.RESUME_NONE, probeId=probe))
         elif continues and owner and owner.id != connection.id and self._is_here(owner):
             connection.send(
                 frames.frame(frames.RESUME_NONE, reason="continuation-owned", probeId=probe)
             )
-        elif live is not None and live.has_begun:
+        elif live is not None and has_begun:
             self._offer(connection, live.id, probe)
         elif id is not None:
             connection.parked = connection.probing = True
@@ -291,11 +333,10 @@ class ChatRoom:
         started, waiting, _, _ = serving.situation()
         self._find(started)
         live = next((each for each in self._turns if each.id == id), None)
+        if connection.is_replaying(id):
+            return  # all of it is on its way
         if live is not None:
-            told = live.stream.chunks[: live.at]
-            for seq, chunk in islice(enumerate(told), begins_at(told), None):
-                if chunk and not chunk.startswith(_UNSHOWN):
-                    connection.send(live.frames.chunk(seq, chunk, replay=True))
+            connection.send_each(id, live.replay())
             connection.send(live.frames.replay_complete())
             if connection.offered == id:
                 connection.offered = None
@@ -309,15 +350,24 @@ class ChatRoom:
         stored = await serving.stored(id)
         if stored is None:
             connection.send(Responses(id, continuation=False).done(replay=True))
-            return
+        else:
+            self._replay_stored(connection, id, stored)
+
+    def _replay_stored(self, connection: Connection, id: str, stored: StoredTurn) -> None:
         chunks, end, continuation, message_ids = stored
         responses = Responses(id, continuation=continuation)
+        message_id = "" if end.message is None else end.message.id
         if end.status != "completed":  # nobody was there to close what was open
             message = None if end.message is None else end.message.raw
             chunks = [*chunks, *closing(chunks, message)]
-        for seq, chunk in islice(enumerate(chunks), begins_at(chunks), None):
-            if chunk and not chunk.startswith(_UNSHOWN):
-                connection.send(responses.chunk(seq, chunk, replay=True))
+        connection.send_each(
+            id,
+            (
+                responses.chunk(seq, self._outgoing.chunk(chunk, message_id), replay=True)
+                for seq, chunk in islice(enumerate(chunks), begins_at(chunks), None)
+                if chunk and not chunk.startswith(_UNSHOWN)
+            ),
+        )
         is_error = end.status in ("error", "interrupted")
         connection.send(
             terminal(responses, end, chunks, message_ids)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic_core import to_json
-
 from outlast.core import json
+from outlast.server.wire import encode
 
 IDENTITY = "cf_agent_identity"
 STATE = "cf_agent_state"
@@ -36,17 +35,9 @@ def frame(kind: str, **fields: Any) -> str:
     return encode({"type": kind, **shown})
 
 
-def encode(value: Any) -> str:
-    """The JSON text of something stored, which may stand deeper in a frame than in the store."""
-    try:
-        return json.encode(value, "frame")
-    except TypeError:
-        text: str = to_json(value, inf_nan_mode="null").decode()
-        return text
-
-
-def identity(name: str, agent: str, *, state_follows: bool) -> str:
-    return frame(IDENTITY, name=name, agent=agent, stateFollows=state_follows or None)
+def identity(name: str, agent: str, limits: dict[str, int], *, state_follows: bool) -> str:
+    follows = state_follows or None
+    return frame(IDENTITY, name=name, agent=agent, stateFollows=follows, limits=limits)
 
 
 def state(text: str) -> str:
@@ -59,8 +50,22 @@ def mcp_servers() -> str:
     return frame(MCP, mcp=empty)
 
 
-def messages(shown: Sequence[dict[str, Any]], *, connect: bool = False) -> str:
-    return frame(MESSAGES, messages=list(shown), connect=connect or None)
+def transcript(
+    messages: str, *, connect: bool = False, earlier: bool = False, after: str | None = None
+) -> str:
+    """The conversation, whose messages are JSON text already. `earlier`: there are older ones.
+
+    `after`: these messages replace what comes after the one with this id.
+    """
+    flags = ',"connect":true' if connect else ""
+    flags += ',"earlier":true' if earlier else ""
+    flags += "" if after is None else f',"after":{json.encode(after)}'
+    return f'{{"type":"{MESSAGES}","messages":{messages}{flags}}}'
+
+
+def message_updated(message: str) -> str:
+    """One message, which is JSON text already, is not what it was."""
+    return f'{{"type":"{MESSAGE_UPDATED}","message":{message}}}'
 
 
 class Responses:
@@ -71,11 +76,15 @@ class Responses:
         self._head = f'{{"type":"{CHAT_RESPONSE}","id":{json.encode(id)},"body":'
         self._flags = ',"continuation":true' if continuation else ""
 
-    def chunk(self, seq: int, chunk: str, *, replay: bool = False) -> str:
-        """A chunk, which is JSON text and travels as a text."""
+    def chunk(self, seq: int | None, chunk: str, *, replay: bool = False) -> str:
+        """A chunk, which is JSON text and travels as a text. It is public already.
+
+        `seq` is its place in the stream; None: it is transient, and has none.
+        """
         body = json.encode_text(chunk)
+        place = "" if seq is None else f',"seq":{seq}'
         again = ',"replay":true' if replay else ""
-        return f'{self._head}{body},"done":false,"seq":{seq}{self._flags}{again}}}'
+        return f'{self._head}{body},"done":false{place}{self._flags}{again}}}'
 
     def replay_complete(self) -> str:
         flags = f'{self._flags},"replay":true,"replayComplete":true'

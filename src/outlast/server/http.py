@@ -2,7 +2,8 @@
 
 | request | answer |
 | --- | --- |
-| `GET …/get-messages` | the conversation, as clients see it |
+| `GET …/get-messages` | the newest messages that fit; `?before=ID[&limit=N]`: those before one |
+| `GET …/chat/content/{message}/{key}` | a large output or file that clients are sent the URL of |
 | `POST …/chat` | the answer as a UI message stream (server-sent events), for the AI SDK's `useChat` |
 | `GET …/chat/stream` | the same of the turn that runs, from `Last-Event-ID` on; 204 when there is none |
 | `POST …/chat/stop` | stops a request, or the one that runs |
@@ -21,30 +22,35 @@ Everything else is the application's: `on_request`.
 from __future__ import annotations
 
 import asyncio
-from asyncio import FIRST_COMPLETED
-from collections.abc import AsyncIterator, Sequence
+from base64 import b64decode
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote, unquote_to_bytes
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 from outlast.agent.rpc import FinalText, answers, rpc_methods
-from outlast.chat.stream import Stream
 from outlast.core import json
-from outlast.core.errors import OutlastError, RpcRefused, SubmissionConflict
+from outlast.core.errors import OutlastError, PublicError, RpcRefused, SubmissionConflict
+from outlast.host.address import Address
 from outlast.host.host import Host
-from outlast.server.frames import encode
+from outlast.server.event_stream import EventStream
+from outlast.server.hidden import failed_call
 from outlast.server.limits import Limits
+from outlast.server.long_requests import Plain, request_body
+from outlast.server.outgoing import Outgoing
+from outlast.server.paced import PacedResponse
 from outlast.server.replay import begins_at, denied, rebuilding
-from outlast.server.requests import read
+from outlast.server.requests import Unreadable, brought_by_client, read, too_large
 from outlast.server.routing import Target
+from outlast.server.wire import encode
 
-SSE_HEADERS = {
-    "cache-control": "no-cache, no-transform",
-    "x-accel-buffering": "no",
-    "x-vercel-ai-ui-message-stream": "v1",
+SHOWN_IMAGES = {"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"}
+CONTENT_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "sandbox; default-src 'none'",
 }
-KEEP_ALIVE = 15.0  # seconds between comments on a stream that says nothing
 
 
 class Refused(Exception):
@@ -59,7 +65,10 @@ async def answer(host: Host, request: Request, target: Target, limits: Limits) -
     """What an agent's address answers."""
     try:
         async with host.using(target.address) as agent:
-            return await _route(host, agent, request, target, limits)
+            response = await _route(host, agent, request, target, limits)
+        if isinstance(response, PacedResponse):
+            response.stall = limits.stall
+        return response
     except Refused as refusal:
         return JSONResponse({"error": str(refusal)}, refusal.status)
 
@@ -69,22 +78,71 @@ async def _route(
 ) -> Response:
     rest, method = target.rest, request.method
     if method in ("GET", "HEAD") and rest and rest[-1] == "get-messages":
-        shown = agent._serving.shown() if hasattr(agent, "_serving") else []
-        return Response(
-            encode(shown), media_type="application/json", headers={"cache-control": "no-store"}
-        )
+        return await _messages(agent, request, limits)
     if hasattr(agent, "_serving"):
         found = await _chat(host, agent, request, target, limits)
         if found is not None:
             return found
     if method == "POST" and len(rest) == 2 and rest[0] == "rpc":
-        return await _call(agent, rest[1], request, limits)
+        return await _call(host, target.address, agent, rest[1], request, limits)
     hook = getattr(agent, "on_request", None)
     if hook is not None:
         made = await hook(request)
         if isinstance(made, Response):
             return made
     raise Refused(404, "Not implemented")
+
+
+async def _messages(agent: Any, request: Request, limits: Limits) -> Response:
+    """The newest messages that fit, or those before one."""
+    before = request.query_params.get("before")
+    if not hasattr(agent, "_serving"):
+        return _json("[]", earlier=False)
+    if before is None:
+        shown = agent._serving.shown()
+    else:
+        limit = request.query_params.get("limit", "")
+        most = limits.transcript_messages
+        count = min(int(limit), most) if limit.isdecimal() and len(limit) < 10 else most
+        shown = await agent._serving.earlier(before, limits.transcript, max(1, count))
+        if shown is None:
+            raise Refused(404, "There is no such message.")
+    window = Outgoing(request.state.base, limits).window(shown)
+    return _json(window.text, earlier=window.has_earlier)
+
+
+def _json(text: str, *, earlier: bool) -> Response:
+    more = "true" if earlier else "false"
+    headers = {"cache-control": "no-store", "x-outlast-earlier": more}
+    return PacedResponse(text, media_type="application/json", headers=headers)
+
+
+async def _content(agent: Any, message_id: str, key: str) -> Response:
+    """A value that clients are sent the URL of."""
+    part = await agent._serving.content(unquote(message_id), unquote(key))
+    if part is None:
+        raise Refused(404, "There is no such content.")
+    if "output" in part:
+        headers = {**CONTENT_HEADERS, "cache-control": "no-store"}
+        return PacedResponse(encode(part["output"]), media_type="application/json", headers=headers)
+    return _file(part)
+
+
+def _file(part: Mapping[str, Any]) -> Response:
+    """A file that is stored as a `data:` URL. Nothing but plain images is shown as a page of ours."""
+    head, _, data = str(part["url"]).partition(",")
+    try:
+        content = b64decode(data) if head.endswith(";base64") else unquote_to_bytes(data)
+    except ValueError:
+        raise Refused(404, "The file cannot be read.") from None
+    kind = head.removeprefix("data:").partition(";")[0] or "text/plain"
+    is_shown = kind in SHOWN_IMAGES
+    headers = {**CONTENT_HEADERS, "cache-control": "private, max-age=86400, immutable"}
+    if not is_shown:
+        headers["content-disposition"] = "attachment"
+    return PacedResponse(
+        content, media_type=kind if is_shown else "application/octet-stream", headers=headers
+    )
 
 
 async def _chat(
@@ -94,7 +152,7 @@ async def _chat(
         case "POST", ("chat",):
             return await _ask(host, agent, request, target, limits)
         case "GET", ("chat", "stream") | ("chat", _, "stream"):
-            return await _resume(host, agent, request, target)
+            return await _resume(host, agent, request, target, limits)
         case "POST", ("chat", "stop"):
             return await _stop(agent, request, limits)
         case "DELETE", ("chat",):
@@ -107,6 +165,8 @@ async def _chat(
         case "POST", ("chat", "branch"):
             body = await _body(request, limits)
             return JSONResponse({"selected": await agent.select_branch(_text(body, "messageId"))})
+        case "GET", ("chat", "content", message_id, key):
+            return await _content(agent, message_id, key)
         case "POST", ("chat", "tool-result"):
             return await _tool_result(agent, request, limits)
         case "POST", ("chat", "tool-approval"):
@@ -126,16 +186,37 @@ async def _chat(
 
 async def _body(request: Request, limits: Limits) -> dict[str, Any]:
     """The JSON object of a request; `Refused` when it is too large, or none."""
+    text = await _body_text(request, limits.body)
+    return _object(text) if text else {}
+
+
+async def _chat_body(request: Request, limits: Limits) -> dict[str, Any]:
+    """The same of a request that may repeat a long history, of which only the last messages are read."""
+    text = await _body_text(request, limits.frame)
+    if len(text) <= limits.body:
+        return _object(text) if text else {}
+    found = await asyncio.to_thread(request_body, Plain(text), limits.body)
+    if found is None:
+        raise Refused(413, too_large(len(text), limits.body))
+    return found
+
+
+async def _body_text(request: Request, most: int) -> str:
     pieces, size = [], 0
     async for piece in request.stream():
         size += len(piece)
-        if size > limits.frame:
-            raise Refused(413, "The request is too large.")
+        if size > most:
+            raise Refused(413, f"The request is too large: at most {most:,} bytes are accepted.")
         pieces.append(piece)
-    if not size:
-        return {}
     try:
-        found = json.decode(b"".join(pieces).decode())
+        return b"".join(pieces).decode()
+    except ValueError:
+        raise Refused(400, "The body is not JSON.") from None
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.decode(text)
     except ValueError:
         raise Refused(400, "The body is not JSON.") from None
     if not isinstance(found, dict):
@@ -156,23 +237,35 @@ def _text(body: dict[str, Any], name: str) -> str:
 async def _ask(
     host: Host, agent: Any, request: Request, target: Target, limits: Limits
 ) -> Response:
-    body = await _body(request, limits)
     id = request.headers.get("idempotency-key") or host.ids.new("request")
-    message = body.get("message")
-    if "messages" not in body and isinstance(message, dict):
-        body = {**body, "messages": [message]}
-    wanted = read(id, body, limits)
-    if wanted is None:
-        raise Refused(400, "messages is missing.")
-    if wanted.problem is not None:
-        raise Refused(413, wanted.problem)
+    try:
+        body = await _chat_body(request, limits)
+        message = body.get("message")
+        if "messages" not in body and isinstance(message, dict):
+            body = {**body, "messages": [message]}
+        wanted = read(id, body, limits)
+        if wanted.problem is not None:
+            raise Refused(413, wanted.problem)
+    except (Refused, Unreadable) as error:
+        text = await agent._serving.refused(error, id, "parse", default=str(error))
+        raise Refused(error.status if isinstance(error, Refused) else 400, text) from None
     _check_pending(agent, limits)
+    _check_room(request)
     if not wanted.messages and wanted.regenerates is None:
         going_on, answered = await _answered(agent, body["messages"], wanted.client_tools)
         if going_on is not None:
-            before = denied(_last_answer(agent), answered)
+            answer = _last_answer(agent)
             stream = await agent._asking.stream(going_on)
-            return _streamed(host, request, target, stream, going_on.id, 0, before)
+            return EventStream(
+                host,
+                target.address,
+                request,
+                limits,
+                stream,
+                id=going_on.id,
+                before=denied(answer, answered),
+                continues=str(answer.get("id")),
+            )
     try:
         entry, _ = await agent._serving.ask(
             wanted.id,
@@ -183,11 +276,17 @@ async def _ask(
             concurrency=agent.message_concurrency,
             principal=request.state.principal,
         )
-    except (TypeError, ValueError) as error:
-        raise Refused(400, str(error)) from None
+    except Exception as error:
+        is_invalid = isinstance(error, TypeError | ValueError)
+        default = str(error) if is_invalid else None
+        text = await agent._serving.refused(error, id, "persist", default=default)
+        if is_invalid:
+            raise Refused(400, text) from None
+        raise
     if entry is None:
         raise Refused(409, "Another message is being answered.")
-    return _streamed(host, request, target, await agent._asking.stream(entry), entry.id, 0)
+    stream = await agent._asking.stream(entry)
+    return EventStream(host, target.address, request, limits, stream, id=entry.id)
 
 
 async def _answered(agent: Any, shown: list[Any], tools: list[Any] | None) -> tuple[Any, list[str]]:
@@ -229,7 +328,15 @@ def _check_pending(agent: Any, limits: Limits) -> None:
         raise Refused(429, "Too many messages wait for an answer.")
 
 
-async def _resume(host: Host, agent: Any, request: Request, target: Target) -> Response:
+def _check_room(request: Request) -> None:
+    if request.state.readers.is_full:
+        raise Refused(503, "The server has too many connections. Try again later.")
+
+
+async def _resume(
+    host: Host, agent: Any, request: Request, target: Target, limits: Limits
+) -> Response:
+    _check_room(request)
     wanted = request.query_params.get("requestId")
     situation = agent._serving.situation()
     if wanted is None and situation.started is not None:
@@ -249,71 +356,22 @@ async def _resume(host: Host, agent: Any, request: Request, target: Target) -> R
         if entry.kind == "continue" and entry.ended_at is None and base["parts"]:
             # The AI SDK builds the message anew: also what this goes on with, instead of its `start`.
             before, after = rebuilding(base), after + 1
-    return _streamed(host, request, target, stream, entry.id, after, before)
+    return EventStream(
+        host,
+        target.address,
+        request,
+        limits,
+        stream,
+        id=entry.id,
+        after=after,
+        before=before,
+        continues=str(base.get("id")),
+    )
 
 
 def _last_answer(agent: Any) -> dict[str, Any]:
     """The last message of the assistant; one without parts when there is none."""
-    shown = reversed(agent._serving.shown())
-    return next((each for each in shown if each["role"] == "assistant"), {"parts": []})
-
-
-def _streamed(
-    host: Host,
-    request: Request,
-    target: Target,
-    stream: Stream,
-    id: str,
-    after: int,
-    before: Sequence[str] = (),
-) -> Response:
-    """Server-sent events, each with the seq of its chunk, until the end that the AI SDK waits for.
-
-    What comes `before` them is not of the stream, and has no seq. A server that stops ends them sooner,
-    without that end: whoever reads resumes where they were.
-    """
-
-    async def events() -> AsyncIterator[bytes]:
-        async with host.using(target.address):  # it stays in memory while somebody reads
-            reader = stream.batches(after)
-            following: asyncio.Future[Any] | None = None
-            leaving = asyncio.ensure_future(request.state.leaving.wait())
-            try:
-                if before:
-                    yield "".join(f"data: {chunk}\n\n" for chunk in before).encode()
-                while True:
-                    following = asyncio.ensure_future(anext(reader, None))
-                    while not following.done() and not leaving.done():
-                        either = {following, leaving}
-                        await asyncio.wait(either, timeout=KEEP_ALIVE, return_when=FIRST_COMPLETED)
-                        if not following.done() and not leaving.done():
-                            yield b": \n\n"
-                    if not following.done():
-                        return
-                    found = following.result()
-                    if found is None:
-                        break
-                    seq, chunks = found
-                    lines = [
-                        f"id: {seq + n}\ndata: {chunk}\n\n"
-                        for n, chunk in enumerate(chunks)
-                        if chunk
-                    ]
-                    yield "".join(lines).encode()
-            finally:
-                leaving.cancel()
-                if following is not None and not following.done():
-                    following.cancel()  # a generator that runs cannot be closed
-                    await asyncio.wait({following})
-                await reader.aclose()  # type: ignore[attr-defined]
-            if stream.end is not None:
-                yield b"data: [DONE]\n\n"
-
-    return StreamingResponse(
-        events(),
-        media_type="text/event-stream",
-        headers={**SSE_HEADERS, "x-outlast-request-id": id},
-    )
+    return agent._serving.shown().answer or {"parts": []}
 
 
 async def _stop(agent: Any, request: Request, limits: Limits) -> Response:
@@ -364,6 +422,9 @@ async def _submit(agent: Any, request: Request, limits: Limits) -> Response:
     messages = body.get("messages", body.get("message"))
     if messages is None:
         raise Refused(400, "messages is missing.")
+    refused = brought_by_client(messages, limits)
+    if refused is not None:
+        raise Refused(400, refused)
     _check_pending(agent, limits)
     try:
         made = await agent._serving.submit(
@@ -402,7 +463,9 @@ def _submission(found: Any, *, status: int = 200) -> Response:
     )
 
 
-async def _call(agent: Any, method: str, request: Request, limits: Limits) -> Response:
+async def _call(
+    host: Host, address: Address, agent: Any, method: str, request: Request, limits: Limits
+) -> Response:
     body = await _body(request, limits)
     if method not in rpc_methods(type(agent)):
         raise Refused(404, f"Method {method} does not exist")
@@ -420,10 +483,12 @@ async def _call(agent: Any, method: str, request: Request, limits: Limits) -> Re
                 results.append(json.decode(result))
     except RpcRefused as error:
         raise Refused(400, str(error)) from None
+    except PublicError as error:
+        raise Refused(500, str(error)) from None
     except OutlastError:
         raise
-    except Exception as error:  # the method's own words
-        raise Refused(500, str(error)) from None
+    except Exception as error:
+        raise Refused(500, failed_call(host, f"{address}.{method}", error)) from None
     if len(results) == 1 and final is None:
         return JSONResponse({"result": results[0]})
     return JSONResponse({"results": results, "result": final})

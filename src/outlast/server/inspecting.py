@@ -157,7 +157,9 @@ class Inspector:
         return await self._turns(request, only_submissions=True)
 
     async def _incidents(self, request: Request) -> Any:
-        return await views.incidents(self._app.host.store, _maybe_address(request))
+        shows_all = request.query_params.get("all") in ("1", "true")
+        found = views.interruptions if shows_all else views.incidents
+        return await found(self._app.host.store, _maybe_address(request))
 
     async def _sizes(self, request: Request) -> Any:
         return await views.sizes(self._app.host.store, _maybe_address(request))

@@ -1,18 +1,32 @@
-"""What a server takes from its clients, and no more."""
+"""What a server accepts from its clients, and what it sends them at most."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+KIB, MIB = 1024, 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes are in bytes or characters; a client that asks for more is told so, and nothing is stored."""
+    """Sizes are in bytes or characters. A client that exceeds one gets an error, and nothing is stored."""
 
-    frame: int = 4 * 1024 * 1024  # of one WebSocket frame, and of the body of an HTTP request
-    message: int = 1024 * 1024  # of one message
-    messages: int = 100  # new ones in one request
+    frame: int = 64 * MIB  # one WebSocket frame or HTTP body, with the history that clients repeat
+    body: int = 4 * MIB  # what a frame or an HTTP body brings that is new
+    message: int = MIB  # one message
+    messages: int = 100  # new messages in one request
     pending: int = 100  # requests of one agent that are not answered yet
+    connections: int = 10_000  # sockets and event streams of the whole server
     connections_per_agent: int = 1000
     calls: int = 256  # RPC calls of one connection at a time
-    buffer: int = 8 * 1024 * 1024  # that may wait for a slow reader before it is dropped
+    transcript: int = 4 * MIB  # the newest messages that a client is sent; it can fetch older ones
+    transcript_messages: int = 1000  # the same, counted
+    inline: int = 256 * KIB  # one tool output or file; a client is sent the URL of a larger one
+    buffer: int = 8 * MIB  # what may wait behind the frame that a connection is being sent
+    unsent: int = 256 * MIB  # what all connections together have not read yet
+    stall: float = 30.0  # seconds without reading anything after which a connection is dropped
+
+    def shown(self) -> dict[str, int]:
+        """What clients have to know, for their first frame."""
+        names = ("frame", "body", "message", "messages")
+        return {name: getattr(self, name) for name in names}

@@ -36,9 +36,9 @@ from outlast.host.address import Address
 from outlast.host.host import Host
 from outlast.server import conversations
 from outlast.server.activity import Activity
-from outlast.server.frames import encode
 from outlast.server.limits import Limits
 from outlast.server.routing import kebab
+from outlast.server.wire import encode
 
 OURS = "/_outlast/"
 ABOUT = f"{OURS}page"

@@ -7,9 +7,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlast.core import json
+from outlast.core.errors import OutlastError
 from outlast.server.limits import Limits
 
+MAX_ID = 200  # characters
 _OURS = ("messages", "trigger", "clientTools", "messageId", "id")
+
+
+class Unreadable(OutlastError):
+    """A request cannot be read; its client gets this text."""
+
+    is_for_users = True
+
+
+class TooMuch(OutlastError):
+    """A request can be read, and is too much; its client gets this text."""
+
+    is_for_users = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,53 +42,67 @@ class Asked:
         return [message["id"] for message in self.messages]
 
 
-def asked(frame: Mapping[str, Any], limits: Limits) -> Asked | None:
-    """What a frame asks; None: it is none that counts."""
+def asked(
+    frame: Mapping[str, Any], limits: Limits, decoded: Mapping[str, Any] | None = None
+) -> Asked:
+    """What a frame asks, or `Unreadable`. `decoded`: its body, if that is known."""
     id, init = frame.get("id"), frame.get("init")
-    if not isinstance(id, str) or not id or len(id) > 200 or not isinstance(init, dict):
-        return None
+    if not isinstance(id, str) or not 0 < len(id) <= MAX_ID:
+        raise Unreadable(f"The id of a request must be a string of 1 to {MAX_ID} characters.")
+    if not isinstance(init, dict) or init.get("method") != "POST":
+        raise Unreadable('The init of a request must be an object with the method "POST".')
     text = init.get("body")
-    if init.get("method") != "POST" or not isinstance(text, str):
-        return None
+    if not isinstance(text, str):
+        raise Unreadable("The body of a request must be a string of JSON.")
     try:
-        body = json.decode(text)
+        body = json.decode(text) if decoded is None else decoded
     except ValueError:
-        return None
-    return read(id, body, limits) if isinstance(body, dict) else None
+        raise Unreadable("The body is not JSON, or it is nested too deeply.") from None
+    if not isinstance(body, dict):
+        raise Unreadable("The body is not a JSON object.")
+    return read(id, body, limits)
 
 
-def read(id: str, body: Mapping[str, Any], limits: Limits) -> Asked | None:
-    """The same of the body of a request; None: it has no messages."""
-    shown = body.get("messages")
+def read(id: str, body: Mapping[str, Any], limits: Limits) -> Asked:
+    """The same of the body of a request."""
+    if "messages" not in body:
+        raise Unreadable("messages is missing.")
+    shown = body["messages"]
     if not isinstance(shown, list):
-        return None
+        raise Unreadable("messages must be a list.")
+    if shown and not _is_message(shown[-1]):
+        raise Unreadable(
+            f"The last message must be an object with an id of 1 to {MAX_ID} characters, a role and parts."
+        )
     tools = body.get("clientTools")
     more = {name: value for name, value in body.items() if name not in _OURS}
     base = Asked(id, body=more, client_tools=tools if isinstance(tools, list) else None)
     last = [message for message in shown if _is_message(message)]
-    if body.get("trigger") == "regenerate-message":
-        return _regenerating(base, last)
     new = _trailing_users(last)
-    problem = None
-    if len(new) > limits.messages:
-        problem = f"A request may bring {limits.messages} messages."
-    else:
-        problem = _problem(new, limits)
-    return Asked(base.id, new, None, base.body, base.client_tools, problem)
+    problem = _problem(new, limits)
+    target = None
+    if body.get("trigger") == "regenerate-message":
+        users = [message["id"] for message in last if message["role"] == "user"]
+        target = users[-1] if users else ""
+    return Asked(base.id, new, target, base.body, base.client_tools, problem)
 
 
 def _problem(new: list[dict[str, Any]], limits: Limits) -> str | None:
+    if len(new) > limits.messages:
+        return f"A request may bring {limits.messages} messages."
     try:
         sizes = [len(json.encode(message)) for message in new]
     except TypeError:
         return "The message is nested too deeply."
-    return "The message is too large." if any(size > limits.message for size in sizes) else None
+    largest = max(sizes, default=0)
+    if largest <= limits.message:
+        return None
+    return too_large(largest, limits.message)
 
 
-def _regenerating(base: Asked, shown: list[dict[str, Any]]) -> Asked:
-    users = [message["id"] for message in shown if message["role"] == "user"]
-    target = users[-1] if users else ""
-    return Asked(base.id, [], target, base.body, base.client_tools)
+def too_large(size: int, most: int) -> str:
+    """What a client is told whose message is not accepted."""
+    return f"The message is too large: {size:,} characters, and at most {most:,} are accepted."
 
 
 def _trailing_users(shown: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -91,7 +119,21 @@ def _is_message(message: object) -> bool:
     return (
         isinstance(message, dict)
         and isinstance(message.get("id"), str)
-        and 0 < len(message["id"]) <= 200
+        and 0 < len(message["id"]) <= MAX_ID
         and isinstance(message.get("role"), str)
         and isinstance(message.get("parts"), list)
     )
+
+
+def brought_by_client(messages: Any, limits: Limits) -> str | None:
+    """Why a client may not bring these messages; None: it may.
+
+    A text, or messages of the user: those of other roles are for callers in the process.
+    """
+    given = messages if isinstance(messages, list) else [messages]
+    users: list[dict[str, Any]] = []
+    for each in given:
+        if isinstance(each, dict) and each.get("role", "user") != "user":
+            return f"A client may bring messages of the role 'user' only, got {each.get('role')!r}."
+        users.append(each if isinstance(each, dict) else {"text": each})
+    return _problem(users, limits)

@@ -11,26 +11,30 @@ from outlast.host.notices import Notice
 from outlast.server import frames
 from outlast.server.chat_room import ChatRoom
 from outlast.server.connection import Connection
+from outlast.server.limits import Limits
+from outlast.server.line import Frame
+from outlast.server.outgoing import Outgoing
 from outlast.server.routing import kebab
 
 
 class Room:
     """Everybody who is connected to one agent. It outlasts the agent's time in memory."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, base: str, limits: Limits) -> None:
         self.address = address
+        self.limits = limits
+        self.outgoing = Outgoing(base, limits)
         self.connections: list[Connection] = []
+        self.has_ignored_messages = False  # that a client has sent
         self.visits = 0  # connections that have entered, also those that are not told anything yet
         self.chat = ChatRoom(self)
 
     def join(self, connection: Connection, agent: Any) -> None:
         """Tell a new connection where it is, and what is going on. Without a pause: nothing is missed."""
         state = agent._state_text()
-        connection.send(
-            frames.identity(
-                self.address.name, kebab(self.address.kind), state_follows=state is not None
-            )
-        )
+        kind, follows = kebab(self.address.kind), state is not None
+        limits = self.limits.shown()
+        connection.send(frames.identity(self.address.name, kind, limits, state_follows=follows))
         if state is not None:
             connection.send(frames.state(state))
         connection.send(frames.mcp_servers())
@@ -43,9 +47,10 @@ class Room:
         self.chat.left(connection)
 
     def send(self, text: str, *, without: Collection[Connection] = ()) -> None:
+        frame = Frame(text)
         for connection in tuple(self.connections):
             if connection not in without:
-                connection.send(text)
+                connection.send(frame)
 
     def send_away(self, code: int) -> None:
         """Nobody can be told any more how it goes on here; clients come back, and resume."""
@@ -67,7 +72,8 @@ class Room:
 class Rooms:
     """The rooms of one host: those that somebody is in."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._rooms: dict[Address, Room] = {}
 
     def hear(self, address: Address, notice: Notice) -> None:
@@ -75,10 +81,11 @@ class Rooms:
         if room is not None:
             room.hear(notice)
 
-    def enter(self, address: Address) -> Room:
+    def enter(self, address: Address, base: str) -> Room:
+        """The room of an agent, which this client reaches under the path `base`."""
         room = self._rooms.get(address)
         if room is None:
-            room = self._rooms[address] = Room(address)
+            room = self._rooms[address] = Room(address, base, self._limits)
         room.visits += 1
         return room
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from outlast.core.errors import InvalidName
 from outlast.host.address import Address
@@ -77,3 +77,10 @@ def _resolve_sub(target: Target, kind: type[Any]) -> Target:
 
 def _by_kebab(classes: Iterable[type[Any]]) -> dict[str, type[Any]]:
     return {kebab(each.__name__): each for each in classes}
+
+
+def path_of(address: Address, prefix: str = PREFIX) -> str:
+    """The path of an agent, as `resolve` reads it."""
+    (kind, name), *below = address.path
+    subs = "".join(f"/sub/{kebab(kind)}/{quote(name, safe='')}" for kind, name in below)
+    return f"/{prefix}/{kebab(kind)}/{name}{subs}"

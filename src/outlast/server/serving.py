@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import gc
+import logging
 import signal
 import socket
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import uvicorn
 
 from outlast.server.app import App
 from outlast.server.gathering import protocol
+from outlast.server.served import Served
 
 HAND_OVER = 0.2  # the part of the time for stopping in which nothing runs any more
 AT_MOST = 2.0  # seconds of it
+# What uvicorn logs about a start whose failure the command line reports in one line.
+_NOISE = (
+    "Started server process [%d]",
+    "Waiting for application startup.",
+    "Application startup failed. Exiting.",
+)
 
 
 def time_for_work(drain: float) -> float:
@@ -38,15 +46,17 @@ class Server(uvicorn.Server):
         port: int = 8000,
         log_level: str = "info",
         on_ready: Callable[[], None] | None = None,
+        on_served: Callable[[], None] | None = None,
     ) -> None:
         config = uvicorn.Config(
-            application,
+            application if on_served is None else Served(application, on_served),
             host=host,
             port=port,
             log_level=log_level,
             lifespan="on",
             ws=protocol(),
             ws_max_size=application.limits.frame,
+            ws_per_message_deflate=False,  # a frame is serialised once for all connections
         )
         super().__init__(config)
         self._application = application
@@ -54,9 +64,17 @@ class Server(uvicorn.Server):
         self._time_for_work = time_for_work(drain)
         config.timeout_graceful_shutdown = self._time_for_work / 2  # type: ignore[assignment]
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until it is asked to stop."""
+        is_reported = self._application.on_failed_start is not None
+        with _without(*_NOISE) if is_reported else nullcontext():
+            await super().serve(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the host, then take connections."""
         await super().startup(sockets)
+        if not self.started:
+            return
         # What was imported stays: looking through it again and again would hold up frames. Looking through it
         # now would hold up the clients that wait, and find next to nothing.
         gc.freeze()
@@ -78,3 +96,18 @@ class Server(uvicorn.Server):
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
+
+
+@contextmanager
+def _without(*messages: str) -> Generator[None, None, None]:
+    """Keep these messages out of uvicorn's log."""
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return record.msg not in messages
+
+    logger = logging.getLogger("uvicorn.error")
+    logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_wanted)

@@ -1,6 +1,7 @@
 """One connection's frames, in the order in which they arrive.
 
-A frame that makes no sense is ignored: it is neither answered nor a reason to close.
+A chat request that cannot be read is answered with an error, if its id can be. Other frames that make no
+sense are ignored: they are neither answered nor a reason to close.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -17,16 +19,24 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from outlast.agent.agent import Agent
 from outlast.agent.rpc import FinalText, answers, rpc_methods
 from outlast.core import json
-from outlast.core.errors import OutlastError, RpcRefused
+from outlast.core.errors import HostStopped, OutlastError, PublicError, RpcRefused
 from outlast.core.text import described
 from outlast.host.host import Host
 from outlast.server import frames
 from outlast.server.connection import Connection
+from outlast.server.hidden import failed_call
 from outlast.server.limits import Limits
-from outlast.server.requests import Asked, asked
+from outlast.server.long_requests import answered_call, call_id, request_frame, request_id
+from outlast.server.requests import MAX_ID, Asked, TooMuch, Unreadable, asked, too_large
 from outlast.server.room import Room
 
 logger = logging.getLogger("outlast.server")
+
+
+UNUSABLE = "The client's result could not be stored."
+NOT_ACCEPTED = "The message could not be accepted."
+TOO_MANY = "Too many messages wait for an answer."
+AT_ONCE = 0.005  # seconds; a frame that takes no longer has come together with the one before
 
 
 class NotChatting(OutlastError):
@@ -46,6 +56,8 @@ class Socket:
         self._limits = limits
         self._calls: set[asyncio.Task[None]] = set()
         self._tells_close = False
+        self._last_request: str | None = None  # the chat request that the last frame made
+        self._just_asked: str | None = None  # the same, if this frame came together with it
 
     async def run(self, socket: WebSocket) -> None:
         """From the first frame to the last."""
@@ -54,7 +66,9 @@ class Socket:
             self._room.join(self._connection, agent)
             kind: Any = type(agent)
             self._tells_close = kind.on_close is not Agent.on_close
+        loop = asyncio.get_running_loop()
         while True:
+            waits_since = loop.time()
             try:
                 message = await socket.receive()
             except (WebSocketDisconnect, RuntimeError):
@@ -62,8 +76,15 @@ class Socket:
             if message["type"] == "websocket.disconnect":
                 return
             text = message.get("text")
-            if text is not None and len(text) <= self._limits.frame:
+            if text is None:
+                continue
+            is_at_once = loop.time() - waits_since < AT_ONCE
+            self._just_asked = self._last_request if is_at_once else None
+            self._last_request = None
+            if len(text) <= self._limits.body:
                 await self._frame(text)
+            else:
+                await self._long_frame(text)
 
     async def left(self) -> None:
         """The connection is gone."""
@@ -82,19 +103,51 @@ class Socket:
     async def _frame(self, text: str) -> None:
         try:
             frame = json.decode(text)
-        except ValueError:
-            return await self._other(text)
+        except ValueError as error:
+            id = _id_of_broken(text)
+            if id is None and (call := answered_call(text)) is not None:
+                result = {"toolCallId": call, "state": "output-error", "errorText": UNUSABLE}
+                return await self._handle(Socket._tool_result, {**result, "autoContinue": True})
+            if id is None:
+                return await self._other(text)
+            failure = Unreadable("The request is not JSON, or it is nested too deeply.")
+            failure.__cause__ = error
+            return await self._handle(partial(Socket._refused, failure=failure), {"id": id})
         kind = frame.get("type") if isinstance(frame, dict) else None
         handler = _HANDLERS.get(kind) if isinstance(kind, str) else None
         if handler is None:
             return await self._other(text)
+        return await self._handle(handler, frame)
+
+    async def _handle(self, handler: Handler, frame: dict[str, Any]) -> None:
         try:
             await handler(self, frame)
         except OutlastError as error:
             logger.warning("%s: a frame was refused: %s", self._room.address, error)
         except Exception:
             logger.exception("%s: a frame could not be handled", self._room.address)
-        return None
+
+    async def _long_frame(self, text: str) -> None:
+        """A request that repeats a long history, or something that is too large."""
+        fits = len(text) <= self._limits.frame
+        # In a thread: a text may be made so that it takes long, and others are not to wait for that.
+        found = await asyncio.to_thread(request_frame, text, self._limits.body) if fits else None
+        if found is not None and found[0].get("type") == frames.CHAT_REQUEST:
+            await self._handle(partial(Socket._request, body=found[1]), found[0])
+        elif (id := request_id(text)) is not None:
+            most = self._limits.body if fits else self._limits.frame
+            refused = TooMuch(too_large(len(text), most))
+            await self._handle(partial(Socket._refused, failure=refused), {"id": id})
+        elif (id := call_id(text)) is not None:
+            self._connection.send(_failed(id, f"The call is too large: {len(text):,} characters."))
+        elif (call := answered_call(text)) is not None:
+            error = f"The result is too large: {len(text):,} characters."
+            result = {"toolCallId": call, "state": "output-error", "errorText": error}
+            await self._handle(Socket._tool_result, {**result, "autoContinue": True})
+        else:
+            logger.warning(
+                "%s: a frame of %d characters is too large", self._room.address, len(text)
+            )
 
     async def _other(self, text: str) -> None:
         """What the protocol does not know is the application's."""
@@ -155,13 +208,13 @@ class Socket:
                     else:
                         final = result
                 return send(_result(id, final, done=True))
-        except RpcRefused as error:
+        except (RpcRefused, PublicError) as error:
             send(_failed(id, str(error)))
         except OutlastError as error:
             logger.warning("%s.%s failed: %s", self._room.address, method, error)
             send(_failed(id, "The call could not be made; try again."))
-        except Exception as error:  # the method's own words
-            send(_failed(id, str(error)))
+        except Exception as error:
+            send(_failed(id, failed_call(self._host, f"{self._room.address}.{method}", error)))
         return None
 
     # --- chat ------------------------------------------------------------------------------------
@@ -174,20 +227,55 @@ class Socket:
                 raise NotChatting(f"{self._room.address} is not a chat agent")
             yield agent
 
-    async def _request(self, frame: dict[str, Any]) -> None:
-        request = asked(frame, self._limits)
-        if request is not None:
+    async def _request(self, frame: dict[str, Any], body: dict[str, Any] | None = None) -> None:
+        try:
+            request = asked(frame, self._limits, body)
+        except Unreadable as error:
+            await self._refused(frame, failure=error)
+            return
+        async with self._chatting_or_told(request.id) as agent:
+            await self._ask(agent, request)
+        self._last_request = request.id
+
+    async def _refused(self, frame: dict[str, Any], failure: Exception) -> None:
+        """Report a request that is not accepted as it stands, and answer it if its id is known."""
+        id = frame.get("id")
+        id = id if isinstance(id, str) and id else None
+        async with self._chatting_or_told(id) as agent:
+            known = id if id is not None and len(id) <= MAX_ID else None
+            text = await agent._serving.refused(failure, known, "parse")
+            # A request that is being answered gets its own end.
+            if id is not None and agent._inbox.open_one(id) is None:
+                self._fail(id, text)
+
+    @asynccontextmanager
+    async def _chatting_or_told(self, id: str | None) -> AsyncIterator[Any]:
+        """The same as `_chatting`; the client learns if the agent cannot be asked."""
+        is_entered = False
+        try:
             async with self._chatting() as agent:
-                await self._ask(agent, request)
+                is_entered = True
+                yield agent
+        except HostStopped:
+            raise  # the connection is about to close, and the client sends it again
+        except Exception:
+            if not is_entered and id is not None:
+                self._fail(id, NOT_ACCEPTED)
+            raise
+
+    def _fail(self, id: str, text: str) -> None:
+        self._connection.send(frames.Responses(id, continuation=False).error(text))
 
     async def _ask(self, agent: Any, request: Asked) -> None:
         chat, connection = self._room.chat, self._connection
-        problem, waiting = request.problem, agent._inbox
-        if len(waiting.open) >= self._limits.pending and waiting.open_one(request.id) is None:
-            problem = problem or "Too many messages wait for an answer."
-        if problem is not None:
-            responses = frames.Responses(request.id, continuation=False)
-            connection.send(responses.error(problem))
+        waiting = agent._inbox
+        is_open = waiting.open_one(request.id) is not None
+        if request.problem is not None:
+            await self._refused({"id": request.id}, failure=TooMuch(request.problem))
+            return
+        if len(waiting.open) >= self._limits.pending and not is_open:
+            text = await agent._serving.refused(TooMuch(TOO_MANY), request.id, "persist")
+            self._fail(request.id, text)
             return
         known = chat.owners.get(request.id)
         chat.owners[request.id] = known or connection
@@ -201,22 +289,33 @@ class Socket:
                 concurrency=agent.message_concurrency,
                 principal=connection.principal,
             )
-        except (OutlastError, ValueError, TypeError) as error:
+        except Exception as error:
             if known is None:
                 chat.owners.pop(request.id, None)
-            responses = frames.Responses(request.id, continuation=False)
-            connection.send(responses.error("The message could not be accepted."))
-            logger.warning("%s: a message was refused: %s", self._room.address, error)
+            logger.warning("%s: a message was refused: %s", self._room.address, described(error))
+            serving = agent._serving
+            text = await serving.refused(error, request.id, "persist", default=NOT_ACCEPTED)
+            self._fail(request.id, text)
             return
         if entry is None:  # dropped: nothing of it is kept
             chat.owners.pop(request.id, None)
-            connection.send(frames.messages(agent._serving.shown()))
+            chat.tell_one(connection, agent._serving)
             responses = frames.Responses(request.id, continuation=False)
             connection.send(responses.done(outcome="skipped", message_ids=request.message_ids))
         elif not accepted and known is not connection:  # here is what has come of it so far
             if entry.ended_at is not None:
                 chat.owners.pop(request.id, None)
             await chat.resume(connection, request.id, agent._serving)
+
+    async def _set_messages(self, frame: dict[str, Any]) -> None:
+        """`setMessages` of a client: the transcript is changed by the server alone."""
+        if not self._room.has_ignored_messages:
+            self._room.has_ignored_messages = True
+            logger.info(
+                "%s: a client has sent its list of messages, which is ignored. Pass"
+                " syncMessagesToServer: false to useAgentChat, and change messages on the server.",
+                self._room.address,
+            )
 
     async def _cancel(self, frame: dict[str, Any]) -> None:
         id = frame.get("id")
@@ -236,7 +335,8 @@ class Socket:
         probe = frame.get("probeId")
         async with self._chatting() as agent:
             known = probe if isinstance(probe, str) else None
-            self._room.chat.probe(self._connection, known, agent._serving)
+            asked = self._just_asked
+            self._room.chat.probe(self._connection, known, agent._serving, just_asked=asked)
 
     async def _resume_ack(self, frame: dict[str, Any]) -> None:
         id = frame.get("id")
@@ -253,8 +353,9 @@ class Socket:
         tools = frame.get("clientTools")
         async with self._chatting() as agent:
             before = agent._inbox.last_seq
+            goes_on = frame.get("autoContinue") is True
             try:
-                await agent.add_tool_output(
+                is_taken = await agent.add_tool_output(
                     id,
                     frame.get("output"),
                     error_text=(
@@ -262,14 +363,17 @@ class Socket:
                         if is_error
                         else None
                     ),
-                    auto_continue=frame.get("autoContinue") is True,
+                    auto_continue=goes_on,
                     client_tools=tools if isinstance(tools, list) else None,
                 )
-            except (TypeError, ValueError) as problem:  # too deep, say, or no schema
+            except (TypeError, ValueError) as problem:  # too deep or too large, say, or no schema
                 text = str(problem)[:200]
                 logger.warning("%s: a tool's result was refused: %s", self._room.address, text)
-                return
-            self._own_continuation(agent, before)
+                is_taken = await agent.add_tool_output(
+                    id, error_text=UNUSABLE, auto_continue=goes_on
+                )
+            if is_taken:
+                self._own_continuation(agent, before)
 
     async def _tool_approval(self, frame: dict[str, Any]) -> None:
         id, approved = frame.get("toolCallId"), frame.get("approved")
@@ -277,20 +381,21 @@ class Socket:
             async with self._chatting() as agent:
                 before = agent._inbox.last_seq
                 goes_on = frame.get("autoContinue") is True
-                await agent.add_tool_approval(id, approved, auto_continue=goes_on)
-                self._own_continuation(agent, before)
+                if await agent.add_tool_approval(id, approved, auto_continue=goes_on):
+                    self._own_continuation(agent, before)
 
     def _own_continuation(self, agent: Any, before: int) -> None:
-        """What goes on by itself belongs to whoever gave the last answer."""
+        """A turn that continues by itself is announced to the connection that gave the last answer."""
         for entry in agent._inbox.open:
             if entry.origin == "auto" and entry.seq > before:
-                self._room.chat.owners[entry.id] = self._connection
+                self._room.chat.announce(entry.id, self._connection)
 
 
 _HANDLERS: dict[str, Handler] = {
     frames.STATE: Socket._state,
     frames.RPC: Socket._rpc,
     frames.CHAT_REQUEST: Socket._request,
+    frames.MESSAGES: Socket._set_messages,
     frames.CANCEL: Socket._cancel,
     frames.CLEAR: Socket._clear,
     frames.RESUME_REQUEST: Socket._resume_request,
@@ -298,6 +403,14 @@ _HANDLERS: dict[str, Handler] = {
     frames.TOOL_RESULT: Socket._tool_result,
     frames.TOOL_APPROVAL: Socket._tool_approval,
 }
+
+
+def _id_of_broken(text: str) -> str | None:
+    """The id of a chat request that is not JSON, if it can be found in the text."""
+    try:
+        return request_id(text)
+    except ValueError:
+        return None
 
 
 def _result(id: str, result: str, *, done: bool) -> str:

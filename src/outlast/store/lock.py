@@ -23,29 +23,32 @@ class FileLock:
     def __init__(self, database: Path) -> None:
         self.path = database.with_name(database.name + ".lock")
         self.held = False
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(self.path, flags, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = self._holder()
+            pid, holder = self._holder()
             os.close(self._descriptor)
-            raise StoreLocked(
+            locked = StoreLocked(
                 f"{database} is in use by {holder}. One SQLite file serves one host at a time: stop"
                 f" that process, or use PostgreSQL for several hosts."
-            ) from None
+            )
+            locked.pid = pid
+            raise locked from None
         self.held = True
         about = {"pid": os.getpid(), "host": socket.gethostname(), "started": int(time.time())}
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps(about).encode(), 0)
         _drop_in_children(self)
 
-    def _holder(self) -> str:
+    def _holder(self) -> tuple[int | None, str]:
         try:
             about = json.loads(os.pread(self._descriptor, 1000, 0))
             since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about["started"]))
-            return f"process {about['pid']} on {about['host']} (since {since})"
+            return int(about["pid"]), f"process {about['pid']} on {about['host']} (since {since})"
         except (ValueError, KeyError, TypeError):
-            return "another process (its lock file does not say which)"
+            return None, "another process (its lock file does not say which)"
 
     def release(self) -> None:
         """Let the next one in. Again: nothing."""

@@ -76,6 +76,12 @@ class SqliteOptions:
     sync: Callable[[int], None] = sync_data
 
 
+def _create_private(path: Path) -> None:
+    """A new file is its owner's alone, and so are those that SQLite puts beside it: they take its mode."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
 def open_sqlite(settings: SqliteOptions, options: StoreOptions) -> SqliteStore:
     """Lock the file, bring its schema up to date, and open it."""
     # Its one real name: for the lock, and for when the process changes its working directory.
@@ -84,6 +90,7 @@ def open_sqlite(settings: SqliteOptions, options: StoreOptions) -> SqliteStore:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path)
+        _create_private(path)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StoreUnavailable(f"{path} cannot be opened: {error}") from None

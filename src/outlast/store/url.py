@@ -94,6 +94,8 @@ def _sqlite(url: str) -> SqliteOptions:
     if parts.fragment or "\0" in path:
         raise StoreURLError(f"{url!r}: write # as %23; no file's name has a NUL")
     path = path[1:]
+    if path.endswith("/"):
+        raise StoreURLError(f"{url!r} must name a file, got a folder: write {url}store.db")
     if path == ":memory:":
         raise StoreURLError("a store in memory outlasts nothing; give sqlite:/// a file's path")
     settings = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -142,6 +142,8 @@ export class Rescue {
   #wall = 0;
   #steps = new Map();
   #timer = null;
+  #ticking = null;
+  #stopped = null; // milliseconds after which the clock was stopped
 
   constructor(node, announce) {
     this.announce = announce;
@@ -168,6 +170,7 @@ export class Rescue {
   begin(pid, wasBusy) {
     this.#since = performance.now();
     this.#wall = Date.now();
+    this.#stopped = null;
     this.wasBusy = wasBusy;
     this.#steps.clear();
     this.list.replaceChildren();
@@ -201,13 +204,19 @@ export class Rescue {
     setText(this.title, title);
   }
 
+  /** Stops the clock: the answer continues, or there is none that could. */
+  stopClock() {
+    if (!this.isOn || this.#stopped !== null) return;
+    this.#stopped = performance.now() - this.#since;
+    this.#showClock(this.#stopped);
+  }
+
   end(title) {
     if (!this.isOn) return;
-    const took = (performance.now() - this.#since) / 1000;
+    this.stopClock();
     this.#since = null;
     this.node.dataset.state = "over";
     setText(this.title, title);
-    setText(this.clock, `${took.toFixed(1)} s`);
     this.announce(title);
     this.#timer = setTimeout(() => this.#hide(), 30000);
   }
@@ -218,9 +227,14 @@ export class Rescue {
   }
 
   #tick() {
-    if (!this.isOn) return;
-    setText(this.clock, `${((performance.now() - this.#since) / 1000).toFixed(1)} s`);
-    setTimeout(() => this.#tick(), 100);
+    clearTimeout(this.#ticking);
+    if (!this.isOn || this.#stopped !== null) return;
+    this.#showClock(performance.now() - this.#since);
+    this.#ticking = setTimeout(() => this.#tick(), 100);
+  }
+
+  #showClock(ms) {
+    setText(this.clock, `${(ms / 1000).toFixed(1)} s`);
   }
 
   #hide() {

@@ -3,6 +3,7 @@
 import { Activity, described, Line, Rescue } from "./activity.js";
 import { Chat } from "./chat.js";
 import { Composer } from "./composer.js";
+import { Couriers } from "./couriers.js";
 import { h, icon, newId, setText } from "./dom.js";
 import { textOf } from "./messages.js";
 import { Known, Sidebar } from "./sidebar.js";
@@ -71,6 +72,9 @@ const known = new Known(agent?.path ?? "");
 const actions = {
   regenerate: (id) => chat.regenerate(id),
   edit: (id, parts) => chat.edit(id, parts),
+  retry: (id) => chat.retry(id),
+  takeBack: (id) => composer.putBack(chat.takeBack(id)),
+  isTooLarge,
   select: (id) => chat.select(id),
   approve: (id, approved) => {
     chat.approve(id, approved);
@@ -87,10 +91,18 @@ const sidebar = new Sidebar({ list: $("conversations"), search: $("search") }, k
   ask,
   messages: () => chat?.messages ?? []
 });
+function isTooLarge(parts) {
+  const refusal = chat.tooLarge(parts);
+  if (refusal) complain(refusal);
+  return refusal !== null;
+}
+
 function send(parts) {
+  if (isTooLarge(parts)) return false;
   rescue.dismiss();
   chat.send(parts);
   transcript.follow();
+  return true;
 }
 const composer = new Composer(
   {
@@ -112,6 +124,9 @@ const composer = new Composer(
 composer.limit = Math.round(site.limits.message * 0.9);
 const line = new Line($("line"));
 const rescue = new Rescue($("rescue"), announce);
+const chatOf = (path, name) =>
+  new Chat({ root, prefix: site.prefix, agent: path, name, query, tools, limits: site.limits });
+const couriers = new Couriers(root.pathname, { open: chatOf, shown: () => chat });
 
 // --- conversations ---------------------------------------------------------------------------------------------------
 
@@ -119,13 +134,13 @@ function open(name, messageId = null) {
   revealing = messageId;
   showSidebar(false);
   if (chat?.name === name) return draw();
-  chat?.close();
+  if (chat) couriers.keep(chat);
   activity?.close();
   const hash = `#${name}`;
   if (location.hash !== hash) history.pushState(null, "", hash);
   sidebar.current = name;
   transcript.reset();
-  chat = new Chat({ root, prefix: site.prefix, agent: agent.path, name, query, tools });
+  chat = couriers.take(`${root.pathname} ${agent.path}/${name}`) ?? chatOf(agent.path, name);
   const mine = chat;
   chat.addEventListener("change", () => mine === chat && changed());
   chat.addEventListener("chunk", ({ detail }) => mine === chat && heardChunk(detail));
@@ -145,31 +160,47 @@ function openNew() {
 
 let wasConnected = true;
 function changed() {
-  const first = chat.messages.find((message) => message.role === "user");
-  if (first) remember(first);
+  remember();
   const isConnected = chat.connection === "open";
   if (isConnected !== wasConnected) {
     wasConnected = isConnected;
+    if (isConnected) couriers.look();
     if (rescue.isOn) {
       if (isConnected) rescue.step("back", "This page is connected again");
       else rescue.step("lost", "This page has lost its connection");
-      if (isConnected && !rescue.wasBusy) setTimeout(() => rescue.end("Back. Nothing was being answered."), 600);
+      if (isConnected && !rescue.wasBusy) {
+        rescue.stopClock();
+        setTimeout(() => rescue.end("Back. Nothing was being answered."), 600);
+      }
     } else announce(isConnected ? "Connected" : "The connection is lost");
   }
   draw();
 }
 
-function remember(first) {
-  const title = textOf(first).replaceAll(/\s+/g, " ").slice(0, 80) || first.parts[0]?.filename || "";
-  const before = known.list.find((each) => each.name === chat.name);
-  if (before?.title !== title) known.remember(chat.name, title);
+/** Lists the conversation on this browser, with its title if the page knows how it begins. */
+function remember() {
+  const before = known.list.find((each) => each.name === chat.name)?.title;
+  const title = chat.hasEarlier ? (before ?? "") : titleOf(chat);
+  if (title !== before && (title || chat.hasEarlier)) known.remember(chat.name, title);
 }
 
+/** How a conversation begins; if that is not loaded, what it is called elsewhere. "": nothing was said. */
+function titleOf({ name, messages, hasEarlier }) {
+  const before = hasEarlier ? sidebar.titleOf(name) : "";
+  if (before) return before;
+  const first = messages.find((message) => message.role === "user");
+  if (!first) return "";
+  const text = textOf(first).slice(0, 1000).replaceAll(/\s+/g, " ");
+  return text.slice(0, 80) || first.parts[0]?.filename || "";
+}
+
+const CONTINUES = ["text-delta", "reasoning-delta", "tool-output-available", "tool-output-error"];
+
 function heardChunk(chunk) {
-  if (rescue.has("back") && (chunk.type === "text-delta" || chunk.type === "reasoning-delta")) {
-    rescue.step("on", "The answer goes on");
-    rescue.say("Killed, and it goes on.");
-  }
+  if (!rescue.has("back") || !CONTINUES.includes(chunk.type)) return;
+  rescue.stopClock();
+  rescue.step("on", "The answer continues");
+  rescue.say("Killed, and it continues.");
 }
 
 function ended(outcome) {
@@ -211,15 +242,14 @@ function paintNow() {
   document.body.classList.toggle("is-empty", isEmpty);
   transcript.show(chat);
   const isBusy = chat.busy !== null;
-  composer.show(isBusy);
+  composer.show(chat.canStop);
   const state = chat.connection === "open" && chat.isRecovering && isBusy ? "recovering" : chat.connection;
   $("connection").dataset.state = state;
   setText($("connection-text"), state === "recovering" ? "Recovering…" : CONNECTION[state]);
   if (state === "refused") $("connection").title = chat.refusal;
-  const first = messages.find((message) => message.role === "user");
-  const title = (first && textOf(first).replaceAll(/\s+/g, " ").slice(0, 80)) || "New conversation";
-  setText($("title"), title);
-  document.title = first ? `${title} · ${site.title}` : site.title;
+  const title = titleOf(chat);
+  setText($("title"), title || "New conversation");
+  document.title = title ? `${title} · ${site.title}` : site.title;
   $("clear").disabled = messages.length === 0;
   $("kill").disabled = chat.connection !== "open"; // there is nothing to kill
   line.show(
@@ -231,7 +261,14 @@ function paintNow() {
     const address = `${agent.kind}/${encodeURIComponent(chat.name)}`;
     $("inspector").href = `${site.inspector}${query}#agent=${encodeURIComponent(address)}`;
   }
-  if (revealing !== null && transcript.reveal(revealing)) revealing = null;
+  reveal();
+}
+
+/** Brings the message into sight that was asked for, and loads older ones until it is there. */
+function reveal() {
+  if (revealing === null) return;
+  if (transcript.reveal(revealing) || (chat.isLoaded && !chat.hasEarlier)) revealing = null;
+  else if (chat.hasEarlier && chat.earlier === "") chat.loadEarlier();
 }
 
 // --- what the server is doing ----------------------------------------------------------------------------------------
@@ -363,12 +400,14 @@ $("shade").addEventListener("click", () => showSidebar(false));
 $("new").addEventListener("click", openNew);
 $("kill").addEventListener("click", kill);
 $("clear").addEventListener("click", () => $("sure").showModal());
-$("sure").addEventListener("close", () => {
-  if ($("sure").returnValue !== "yes") return;
-  chat.clear();
-  sidebar.drop(chat.name);
-  announce("The conversation was deleted");
-});
+$("sure").addEventListener("close", () => $("sure").returnValue === "yes" && clear(chat));
+
+async function clear(cleared) {
+  if (await cleared.clear()) {
+    sidebar.drop(cleared.name);
+    announce("The conversation was deleted");
+  } else complain("The server cannot be reached, so this conversation is still stored there. Delete it again later.");
+}
 addEventListener("popstate", () => open(named() || newId(5)));
 addEventListener("keydown", (event) => {
   if ((event.ctrlKey || event.metaKey) && event.key === "k") {
@@ -377,15 +416,18 @@ addEventListener("keydown", (event) => {
   } else if (event.key === "Escape" && document.body.classList.contains("shows-sidebar")) {
     showSidebar(false);
     $("menu").focus();
-  } else if (event.key === "Escape" && !event.defaultPrevented && !$("sure").open && chat?.busy) {
+  } else if (event.key === "Escape" && !event.defaultPrevented && !$("sure").open && chat?.canStop) {
     chat.stop();
   }
 });
 
 welcome();
 if (agent) {
-  await sidebar.refresh();
+  const listed = sidebar.refresh();
+  if (!named()) await listed;
   open(named() || sidebar.newest || newId(5));
+  couriers.look();
+  listed.then(draw); // it may know how this conversation begins
   document.body.classList.add("is-ready");
 } else {
   complain("This server has no chat agents.");

@@ -34,7 +34,10 @@ export class Composer {
   #files = []; // {part, node}
   #actions;
 
-  /** `actions`: `send(parts)`, `stop()`, `complain(text)`. `limit`: characters of a message. */
+  /**
+   * `actions`: `send(parts)`, which is false if they are too large; `stop()`, `complain(text)`. `limit`: characters of
+   * a message.
+   */
   constructor({ form, area, shelf, picker, attach, send, stop, drop }, actions) {
     this.#actions = actions;
     this.limit = 900000;
@@ -132,17 +135,20 @@ export class Composer {
   #send() {
     const text = this.area.value.trim();
     if (!text && !this.#files.length) return;
-    if (text.length > this.limit) {
-      this.#actions.complain(`This text is too long (${sizeText(text.length)}).`);
-      return;
-    }
     const parts = this.#files.map(({ part }) => part);
     if (text) parts.push({ type: "text", text });
+    if (this.#actions.send(parts) === false) return;
     this.#files = [];
     this.shelf.replaceChildren();
     this.area.value = "";
     this.#changed();
-    this.#actions.send(parts);
+  }
+
+  /** Puts a message back, above what is being written. */
+  putBack(parts) {
+    const texts = parts.filter((part) => part.type === "text").map((part) => part.text);
+    for (const part of parts) if (part.type === "file") this.#shelve(part, Math.round(part.url.length * 0.75));
+    this.write([...texts, this.area.value].filter(Boolean).join("\n\n"));
   }
 
   #changed() {

@@ -41,6 +41,7 @@ const ICONS = {
   system: "M4 5h16v11H4zM9 20h6M12 16v4",
   link: "M10 14l4-4M8.500 11.500L6 14a3.500 3.500 0 0 0 5 5l2.500-2.500M15.500 12.500L18 10a3.500 3.500 0 0 0-5-5l-2.500 2.500",
   inspect: "M4 19V9M10 19V5M16 19v-7M21 19H3",
+  clock: "M12 3.5a8.5 8.5 0 1 0 0 17 8.5 8.5 0 0 0 0-17zM12 8v4.300l3 1.700",
   warning: "M12 4l9 16H3zM12 10v4M12 17h.01"
 };
 
@@ -89,6 +90,9 @@ export function newId(bytes = 8) {
   const random = crypto.getRandomValues(new Uint8Array(bytes));
   return [...random].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
+
+/** A value as somebody reads it. */
+export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2)) ?? "";
 
 export function sizeText(bytes) {
   if (bytes < 1000) return `${bytes} B`;

@@ -1,7 +1,8 @@
 // The cards that show calls of tools, and the tools that the page runs itself.
 
-import { durationText, h, icon, setChildren, setText } from "./dom.js";
+import { asText, durationText, h, icon, setChildren, setText } from "./dom.js";
 import { isUnknown, toolName } from "./messages.js";
+import { isReference, referenceNode } from "./references.js";
 
 /** What an agent may ask of the browser, if the server's page offers it. */
 export const BROWSER_TOOLS = {
@@ -29,9 +30,10 @@ const words = (name) => {
 };
 
 /** How a call stands, in one word for the style sheet and a few for the reader. */
-function standing(part, isWriting, isSent) {
+function standing(part, isWriting, answered) {
   const isOurs = toolName(part) in BROWSER_TOOLS;
   if (isUnknown(part)) return ["unknown", "unknown"];
+  if (answered && !answered.isSending) return ["waiting", "not sent yet"];
   switch (part.state) {
     case "input-streaming":
       return ["running", "preparing"];
@@ -39,7 +41,7 @@ function standing(part, isWriting, isSent) {
       if (isOurs) return ["running", "in your browser"];
       return isWriting ? ["running", "running"] : ["waiting", "waits for its client"];
     case "approval-requested":
-      return isSent ? ["running", "sending"] : ["waiting", "needs your approval"];
+      return answered ? ["running", "sending"] : ["waiting", "needs your approval"];
     case "approval-responded":
       return part.approval?.approved === false ? ["denied", "denied"] : ["running", "approved"];
     case "output-available":
@@ -59,8 +61,6 @@ const ICON = {
   failed: "warning",
   unknown: "question"
 };
-
-const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2)) ?? "";
 
 function field(label, text, kind = "") {
   const shown = text.length > 20000 ? `${text.slice(0, 20000)}\n… ${text.length.toLocaleString()} characters` : text;
@@ -98,8 +98,8 @@ export class ToolCard {
     this.node = h("section", { class: "tool" }, this.head, this.asking, this.body);
   }
 
-  show(part, { isWriting, isSent, ms }) {
-    const [state, word] = standing(part, isWriting, isSent);
+  show(part, { isWriting, answered, ms, contentUrl }) {
+    const [state, word] = standing(part, isWriting, answered);
     const name = toolName(part);
     const key = JSON.stringify([state, word, ms, part]);
     if (key === this.#shown) return;
@@ -112,8 +112,9 @@ export class ToolCard {
     setText(this.chip, word);
     setText(this.time, ms === undefined ? "" : durationText(ms));
     this.mark.replaceChildren(icon(name in BROWSER_TOOLS && state === "running" ? "browser" : ICON[state]));
-    this.#ask(part, state === "waiting" && part.state === "approval-requested");
-    this.#fill(part, state);
+    this.#ask(part, state === "waiting" && part.state === "approval-requested" && !answered);
+    if (answered && !answered.isSending) this.#wait(answered.approved);
+    this.#fill(part, state, contentUrl);
     this.#open();
   }
 
@@ -134,12 +135,18 @@ export class ToolCard {
     return undefined;
   }
 
-  #fill(part, state) {
+  /** It was answered, and nobody was there to be told. */
+  #wait(approved) {
+    const answer = { true: "You approved this.", false: "You denied this." }[approved] ?? "Your browser has answered.";
+    setChildren(this.asking, [h("p", {}, `${answer} Not sent yet. It will be sent when the server is back.`)]);
+  }
+
+  #fill(part, state, contentUrl) {
     const fields = [];
     if (part.input !== undefined && Object.keys(part.input ?? {}).length)
       fields.push(field("Input", asText(part.input)));
     if (part.state === "output-available")
-      fields.push(field(part.preliminary ? "Output so far" : "Output", asText(part.output)));
+      fields.push(this.#output(part.preliminary ? "Output so far" : "Output", part, contentUrl));
     if (state === "unknown") {
       fields.push(
         h(
@@ -153,6 +160,11 @@ export class ToolCard {
       fields.push(field(state === "unknown" ? "What the model is told" : "Error", part.errorText, "error"));
     if (state === "denied") fields.push(h("p", { class: "explained" }, "It was not allowed, and has not run."));
     this.body.replaceChildren(...(fields.length ? fields : [h("p", { class: "explained" }, "No input.")]));
+  }
+
+  #output(label, part, contentUrl) {
+    const url = isReference(part.output) ? contentUrl(part.output.url) : null;
+    return url ? referenceNode(label, part.output, url, toolName(part)) : field(label, asText(part.output));
   }
 
   #toggle() {

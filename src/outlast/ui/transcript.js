@@ -1,10 +1,13 @@
 // The messages on the page. Nodes are kept and changed in place, so that what is selected, focused or open stays so.
 
 import { copyText, h, icon, iconButton, setChildren, setText, sizeText } from "./dom.js";
+import { Earlier } from "./earlier.js";
 import { Markdown, safeUrl } from "./markdown.js";
 import { textOf, toolName } from "./messages.js";
+import { fileNode } from "./references.js";
 import { ToolCard } from "./tools.js";
 
+const PLAIN = 20000; // characters of a user's message that are shown before somebody asks for more
 const NEAR = 80; // pixels from the end within which the page follows what is written
 
 // --- parts -----------------------------------------------------------------------------------------------------------
@@ -44,11 +47,13 @@ class Reasoning {
 
 class File {
   node = h("div", { class: "files" });
-  show({ url = "", mediaType = "", filename }) {
+  show({ url = "", mediaType = "", filename }, { contentUrl }) {
     if (this.url === url) return;
     this.url = url;
     const name = filename || mediaType || "file";
-    if (/^data:image\/(png|jpeg|gif|webp|avif)[;,]/i.test(url)) {
+    const stored = contentUrl(url);
+    if (stored) this.node.replaceChildren(fileNode(stored, mediaType, name));
+    else if (/^data:image\/(png|jpeg|gif|webp|avif)[;,]/i.test(url)) {
       this.node.replaceChildren(h("img", { src: url, alt: name, loading: "lazy" }));
     } else if (url.startsWith("data:")) {
       // Handed over as a download: nothing of it is shown as a page of ours.
@@ -95,9 +100,15 @@ class Source {
 }
 
 class Plain {
-  node = h("p", { class: "said" });
+  #text = null;
+  node = h("div", { class: "said" });
   show({ text }) {
-    setText(this.node, text.length > 200000 ? `${text.slice(0, 200000)}…` : text);
+    if (text === this.#text) return;
+    this.#text = text;
+    if (text.length <= PLAIN) return this.node.replaceChildren(text);
+    const more = h("button", { type: "button", class: "more" }, `Show all ${sizeText(text.length)}`);
+    more.addEventListener("click", () => this.node.replaceChildren(text));
+    return this.node.replaceChildren(`${text.slice(0, PLAIN)}…`, h("div", {}, more));
   }
 }
 
@@ -156,21 +167,44 @@ class Message {
         this.#views.set(key, view);
       }
       if (view === null) return;
-      const isSent = chat.isAnswered(part.toolCallId);
-      view.show(part, { isWriting, isSent, ms: chat.durations.get(part.toolCallId)?.ms });
+      const answered = part.toolCallId === undefined ? null : chat.answered(part.toolCallId);
+      const ms = chat.durations.of(part.toolCallId);
+      view.show(part, { isWriting, answered, ms, contentUrl: (url) => chat.contentUrl(url) });
       wanted.push(view.node);
     });
     if (!this.#editor) setChildren(this.parts, wanted);
     this.node.setAttribute("aria-busy", String(isWriting));
     this.node.classList.toggle("is-writing", isWriting);
-    this.#showBar(message, chat, isWriting);
+    const pending = chat.pending(message);
+    this.#showPending(pending);
+    this.#showBar(message, chat, isWriting || pending !== null);
   }
 
-  #showBar(message, chat, isWriting) {
-    const isIdle = chat.busy === null;
+  /** That the server has not accepted it, and what can be done about that. */
+  #showPending(pending) {
+    this.node.classList.toggle("is-pending", pending !== null);
+    this.state.hidden = pending === null;
+    const key = pending && `${pending.id} ${pending.text}`;
+    if (key === this.pendingKey) return;
+    this.pendingKey = key;
+    if (!pending) return this.state.replaceChildren();
+    const { id, state, text } = pending;
+    const button = (label, action) =>
+      h("button", { type: "button", class: "secondary", onclick: () => this.#actions[action](id) }, label);
+    this.state.dataset.state = state;
+    this.state.setAttribute("role", state === "refused" ? "alert" : "status");
+    return this.state.replaceChildren(
+      h("span", {}, icon(state === "refused" ? "warning" : "clock"), " ", text),
+      ...(state === "refused" ? [button("Try again", "retry")] : []),
+      ...(state === "unconfirmed" ? [] : [button("Edit", "takeBack")])
+    );
+  }
+
+  #showBar(message, chat, isUnfinished) {
+    const isIdle = chat.busy === null && !isUnfinished;
     if (this.#editor) return setChildren(this.bar, []);
     const buttons = [];
-    if (!isWriting && textOf(message)) buttons.push(this.copy);
+    if (!isUnfinished && textOf(message)) buttons.push(this.copy);
     if (this.role === "user" && isIdle) buttons.push(this.change);
     if (this.role === "assistant" && isIdle) buttons.push(this.again);
     const siblings = chat.branches[message.id];
@@ -210,9 +244,10 @@ class Message {
     };
     const send = () => {
       const text = area.value.trim();
+      const parts = [...files, { type: "text", text }];
+      if (this.#actions.isTooLarge(parts)) return;
       end();
-      if (text && text !== textOf(this.message))
-        this.#actions.edit(this.message.id, [...files, { type: "text", text }]);
+      if (text && text !== textOf(this.message)) this.#actions.edit(this.message.id, parts);
     };
     area.addEventListener("keydown", (event) => {
       if (event.key === "Escape") end();
@@ -245,12 +280,17 @@ export class Transcript {
   #views = new Map();
   #actions;
   #follows = true;
+  #chat = null;
 
   constructor({ scroller, list, tail, latest }, actions) {
     this.#actions = actions;
     Object.assign(this, { scroller, list, tail, latest });
     scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     latest.addEventListener("click", () => this.follow());
+    this.earlier = new Earlier({ scroller, list }, () => {
+      this.#follows = false; // somebody reads above
+      this.show(this.#chat);
+    });
     // Whatever grows (text, images, cards that open), the end stays in sight if it was.
     new ResizeObserver(() => this.#follows && this.#toEnd()).observe(list.parentElement);
   }
@@ -259,13 +299,15 @@ export class Transcript {
     this.#views.clear();
     this.list.replaceChildren();
     this.tail.replaceChildren();
+    this.state = "";
+    this.earlier.reset();
     this.follow();
   }
 
   show(chat) {
-    const messages = chat.messages;
+    this.#chat = chat;
     const kept = new Map();
-    for (const message of messages) {
+    for (const message of this.earlier.of(chat, this.#follows)) {
       let view = this.#views.get(message.id);
       if (view?.role !== message.role) view = new Message(message, this.#actions);
       view.show(message, chat);
@@ -315,11 +357,24 @@ export class Transcript {
           "p",
           { class: "recovering" },
           dots(),
-          "The server is gone. The answer is safe; waiting for the next one to take it up…"
+          "The server is gone. The answer so far is stored; it continues when the server is back."
         )
       );
     } else if (state === "recovering") {
       this.tail.append(h("p", { class: "recovering" }, dots(), "Recovering…"));
+    } else if (state === "unanswered") {
+      this.tail.append(
+        h(
+          "div",
+          { class: "unanswered" },
+          h("p", {}, "There is no answer."),
+          h(
+            "button",
+            { type: "button", class: "secondary", onclick: () => this.#actions.regenerate(null) },
+            "Try again"
+          )
+        )
+      );
     } else if (state === "waiting") {
       this.tail.append(
         h("p", { class: "waiting" }, dots(), h("span", { class: "off-screen" }, "The answer is about to begin"))
@@ -335,9 +390,12 @@ export class Transcript {
 
   /** Bring a message into sight, and let it shine up. */
   reveal(id) {
+    if (!this.earlier.include(this.#chat, id)) return false;
+    this.#follows = false; // or the end would be all that is shown
+    if (!this.#views.has(id)) this.show(this.#chat);
     const view = this.#views.get(id);
     if (!view) return false;
-    this.#follows = false;
+    this.#follows = false; // also if the end was in sight until now
     view.node.scrollIntoView({ block: "center" });
     view.node.focus({ preventScroll: true });
     view.node.classList.add("is-found");
@@ -364,8 +422,8 @@ export class Transcript {
 function tailOf(chat) {
   if (chat.connection === "refused") return "refused";
   if (chat.error) return `error ${chat.error.text}`;
-  if (chat.busy === null) return "";
-  if (chat.connection !== "open") return "lost";
+  if (chat.busy === null) return chat.isUnanswered && chat.connection === "open" ? "unanswered" : "";
+  if (chat.connection !== "open") return chat.isAccepted ? "lost" : ""; // what is not sent says so itself
   if (chat.isRecovering) return "recovering";
   return chat.writing ? "" : "waiting";
 }

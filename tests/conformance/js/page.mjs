@@ -80,6 +80,7 @@ function answering({ toolCall, addToolOutput = chat.addToolOutput }) {
 }
 
 const events = {
+  onData: (part) => log("data", part),
   onError: (error) => log("error", error.message),
   onFinish: ({ isAbort, isDisconnect, isError }) => log("finish", { isAbort, isDisconnect, isError })
 };

@@ -95,13 +95,20 @@ def submissions(
 
 @inspect.command()
 def incidents(
-    agent: OptionalAgent = None, name: OptionalName = None, store: Store = None, json: Json = False
+    agent: OptionalAgent = None,
+    name: OptionalName = None,
+    store: Store = None,
+    json: Json = False,
+    open: Annotated[
+        bool, typer.Option("--open", help="Only those that are being recovered now")
+    ] = False,
+    limit: Limit = 50,
 ) -> None:
-    """Turns that were interrupted, or given up."""
+    """Turns that were interrupted, oldest first: being recovered, recovered, or given up."""
     from outlast.cli import showing
     from outlast.cli.output import run
 
-    run(showing.incidents(store, json, agent, name))
+    run(showing.incidents(store, json, agent, name, only_open=open, limit=limit))
 
 
 def _of_one(view: str, about: str, most: int = 100) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from outlast.cli.options import (
     AgentArgument,
     Direct,
     Json,
+    Limit,
     NameArgument,
     OptionalAgent,
     OptionalName,
@@ -24,13 +27,20 @@ incidents = typer.Typer(
 
 @incidents.command("list")
 def list_(
-    agent: OptionalAgent = None, name: OptionalName = None, store: Store = None, json: Json = False
+    agent: OptionalAgent = None,
+    name: OptionalName = None,
+    store: Store = None,
+    json: Json = False,
+    open: Annotated[
+        bool, typer.Option("--open", help="Only those that are being recovered now")
+    ] = False,
+    limit: Limit = 50,
 ) -> None:
-    """Turns that were interrupted, or given up."""
+    """Turns that were interrupted, oldest first: being recovered, recovered, or given up."""
     from outlast.cli import showing
     from outlast.cli.output import run
 
-    run(showing.incidents(store, json, agent, name))
+    run(showing.incidents(store, json, agent, name, only_open=open, limit=limit))
 
 
 @incidents.command()

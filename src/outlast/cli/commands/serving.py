@@ -6,19 +6,17 @@ from typing import Annotated
 
 import typer
 
-from outlast.cli.options import Store
+from outlast.cli.options import Host, LogLevel, Port, Store
 
 
 def dev(
     target: Annotated[
         str, typer.Argument(help="file.py, module:app, or a folder with agents")
     ] = "agents/",
-    host: Annotated[str, typer.Option(help="The address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on")] = 8000,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
     store: Store = None,
-    log_level: Annotated[
-        str, typer.Option(help="critical, error, warning, info or debug")
-    ] = "warning",
+    log_level: LogLevel = "warning",
     drain: Annotated[
         float, typer.Option(min=0, help="Seconds that running turns have when it reloads")
     ] = 1.0,
@@ -32,26 +30,27 @@ def dev(
     import signal
 
     from outlast.cli import watching
-    from outlast.cli.loading import CannotLoad
     from outlast.cli.models import installed
     from outlast.cli.output import complain
-    from outlast.cli.serving.listening import CannotListen
+    from outlast.cli.serving.processes import RELOAD
     from outlast.cli.serving.settings import Settings
     from outlast.cli.serving.supervisor import supervise
+    from outlast.cli.serving.worker import exit_status
 
-    settings = Settings(target, host, port, store, log_level, 1, drain, dev=True)
     watcher = None
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+    signal.signal(RELOAD, signal.SIG_IGN)  # until there is something to reload
     if not no_reload:
-        if installed("watchfiles"):
-            watcher = watching.start(watching.watched(target))
-        else:
+        paths = watching.watched(target)
+        if installed("watchfiles") and all(path.is_dir() for path in paths):
+            watcher = watching.start(paths)
+        elif not installed("watchfiles"):
             complain("nothing is reloaded without watchfiles: pip install 'uvicorn[standard]'")
+    settings = Settings(
+        target, host, port, store, log_level, 1, drain, dev=True, watches=watcher is not None
+    )
     code = 1
     try:
-        code = supervise(settings)
-    except (CannotLoad, CannotListen) as error:
-        complain(str(error))
+        code = exit_status(lambda: supervise(settings))
     finally:
         if watcher is not None and watcher.stdin is not None:
             watcher.stdin.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,7 +36,9 @@ def vacuum(store: Store = None, json: Json = False) -> None:
 
 @db.command()
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to: a file, or a folder")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Where to: a file, or a folder (folder/ makes it)")
+    ],
     store: Store = None,
     json: Json = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there")] = False,

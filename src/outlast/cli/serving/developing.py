@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from typing import Any
 
 from outlast.cli.serving.settings import Settings
 from outlast.host.causes import VARIABLE
-
-LAST = 6  # frames of a traceback that are shown
 
 
 def prepare(application: Any, settings: Settings) -> None:
@@ -61,16 +58,6 @@ def recovered(event: Any) -> None:
         f"{event.agent} was interrupted by {cause} in {event.request_id}. {what}"
         f" (row {event.row}: {event.why}; outlast explain {event.request_id})"
     )
-
-
-def show(error: Exception) -> None:
-    """An error of the module that is being written: its last frames, without ours."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [each for each in frames if "outlast/cli" not in each.filename.replace("\\", "/")]
-    own = [each for each in own if "importlib" not in each.filename]
-    lines = traceback.format_list(own[-LAST:]) + traceback.format_exception_only(error)
-    sys.stderr.write("".join(lines))
-    _say("it could not be loaded")
 
 
 def _say(text: str) -> None:

@@ -1,8 +1,9 @@
 """Starting workers, and finding out that they have ended.
 
-A worker holds one end of a *lifeline*, a pair of sockets: it says there that it is ready, or wants to be
-replaced, and sees there that its supervisor has died. It leads a process group of its own: Ctrl-C reaches
-the supervisor alone, and what a worker has started ends with it.
+A worker holds one end of a *lifeline*, a pair of sockets: it reports there that it is ready, that it has
+served something, that it wants to be replaced, or why it could not start, and sees there that its supervisor
+has died. It leads a process group of its own: Ctrl-C reaches the supervisor alone, and what a worker has
+started ends with it.
 """
 
 from __future__ import annotations
@@ -12,15 +13,26 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from outlast.cli.serving.settings import Settings
-from outlast.host.causes import VARIABLE
+from outlast.host.causes import DIED_AT, VARIABLE
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+RELOAD = signal.SIGUSR2  # always; SIGHUP only where no terminal can send it
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, RELOAD)
 READY = b"r"
+SERVED = b"s"
 UPGRADE = b"u"
+FAILED = b"f"  # everything after it is a `Failure`
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the worker before one ended."""
+
+    cause: str
+    at: int  # milliseconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +51,7 @@ class Born:
     lifeline: socket.socket
 
 
-def fork(cause: str | None, private: Iterable[socket.socket]) -> Started | Born:
+def fork(last: End | None, private: Iterable[socket.socket]) -> Started | Born:
     """A copy of this process, without what is `private` to the supervisor. Returns in both."""
     ours, theirs = socket.socketpair()
     sys.stdout.flush()
@@ -48,7 +60,7 @@ def fork(cause: str | None, private: Iterable[socket.socket]) -> Started | Born:
     try:
         pid = os.fork()
         if pid == 0:
-            _be_born(cause, (ours, *private))
+            _be_born(last, (ours, *private))
             return Born(theirs)
     except OSError:
         ours.close()
@@ -62,7 +74,7 @@ def fork(cause: str | None, private: Iterable[socket.socket]) -> Started | Born:
     return Started(pid, ours, "forked")
 
 
-def _be_born(cause: str | None, private: Iterable[socket.socket]) -> None:
+def _be_born(last: End | None, private: Iterable[socket.socket]) -> None:
     """Drop what was the parent's."""
     signal.set_wakeup_fd(-1)
     for number in SIGNALS:
@@ -71,17 +83,21 @@ def _be_born(cause: str | None, private: Iterable[socket.socket]) -> None:
         os.setpgid(0, 0)
     for each in private:
         each.close()
-    os.environ.pop(VARIABLE, None)
-    if cause is not None:
-        os.environ[VARIABLE] = cause
+    environment = _with(last, os.environ)
+    os.environ.clear()
+    os.environ.update(environment)
 
 
-def spawn(settings: Settings, cause: str | None, sockets: Sequence[socket.socket]) -> Started:
+def _with(last: End | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a worker that comes after this one."""
+    kept = {name: value for name, value in environment.items() if name not in (VARIABLE, DIED_AT)}
+    return kept if last is None else {**kept, VARIABLE: last.cause, DIED_AT: str(last.at)}
+
+
+def spawn(settings: Settings, last: End | None, sockets: Sequence[socket.socket]) -> Started:
     """A fresh process, for where a fork would not be safe."""
     ours, theirs = socket.socketpair()
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    if cause is not None:
-        environment[VARIABLE] = cause
+    environment = _with(last, os.environ)
     numbers = [each.fileno() for each in (theirs, *sockets)]
     module = "outlast.cli.serving.worker"
     command = [sys.executable, "-P", "-m", module, settings.encode(), *map(str, numbers)]
@@ -140,7 +156,7 @@ def ask_to_stop(pid: int) -> None:
 def heard(lifeline: socket.socket) -> bytes | None:
     """What the worker has said since; None: it says nothing more."""
     try:
-        return lifeline.recv(64, socket.MSG_DONTWAIT) or None
+        return lifeline.recv(65536, socket.MSG_DONTWAIT) or None
     except BlockingIOError:
         return b""
     except OSError:

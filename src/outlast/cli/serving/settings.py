@@ -23,7 +23,8 @@ class Settings:
     log_level: str = "info"
     workers: int = 1
     drain: float = 10.0  # seconds
-    dev: bool = False  # somebody is writing it: what is broken is told, and waited for
+    dev: bool = False  # somebody is writing it
+    watches: bool = False  # a change of a file reloads it: what is broken may wait for that
 
     def encode(self) -> str:
         """For a worker that is a fresh process."""

@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from outlast.cli.loading import CannotLoad, load
+from outlast.cli.loading import CannotLoad, NoTarget, load
 from outlast.cli.models import problems_of
-from outlast.cli.serving import developing
+from outlast.cli.serving import developing, terminal
+from outlast.cli.serving.failures import Failure, failure_of
 from outlast.cli.serving.imports import kept
-from outlast.cli.serving.processes import READY, UPGRADE
+from outlast.cli.serving.listening import CannotListen, listen
+from outlast.cli.serving.processes import FAILED, READY, SERVED, UPGRADE
 from outlast.cli.serving.settings import NO_MEMORY, REFUSED, Settings, refusal
 
 if TYPE_CHECKING:
     from outlast.server.serving import Server
 
+USAGE = 2  # an exit status of the command: it cannot be served this way
 STARTUP_FAILED = 3  # an exit status, as uvicorn has it
 LEAVE_WITHIN = 5.0  # seconds, once nothing is served any more, for threads and exit handlers
+
+
+class Failed(Exception):
+    """The application could not start."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
 
 
 def work(
@@ -42,36 +56,48 @@ def work(
     try:
         if application is None:
             with kept():
-                application = load(settings.target, settings.store)
-        why = refusal(settings.workers, application.store)
-        if why is not None:
-            raise CannotLoad(why)
+                application = loaded(settings)
         if settings.dev:
             developing.prepare(application, settings)
         _warn_of_models(application)
         application.on_upgrade = lambda: _say(lifeline, UPGRADE)
-        code = run(_server(settings, application, lambda: _say(lifeline, READY)), sockets)
-    except CannotLoad as error:
-        complain(str(error))
-        code = REFUSED
+        code = run(settings, application, sockets, lifeline)
+    except Failed as error:
+        _say(lifeline, FAILED + error.failure.encode())
+        code = STARTUP_FAILED if error.failure.kind == "passing" else REFUSED
     except MemoryError:
         code = NO_MEMORY
-    except Exception as error:
-        if not settings.dev:
-            raise
-        developing.show(error)
-        code = REFUSED
     _end_within(LEAVE_WITHIN, code)
     return code
 
 
 def alone(settings: Settings) -> int:
     """Serve without a supervisor, on a socket of its own. The exit status."""
+    terminal.stop_on_hangup()
     with kept():
-        application = load(settings.target, settings.store)
-        server = _server(settings, application)
+        application = loaded(settings)
     _warn_of_models(application)
-    return run(server, None)
+    return run(settings, application, listen(settings.host, settings.port), None)
+
+
+def loaded(settings: Settings) -> Any:
+    """The application of the command line; `Failed` if it cannot be loaded, whatever its module does."""
+    try:
+        application = load(settings.target, settings.store)
+        why = refusal(settings.workers, application.store)
+        if why is not None:
+            raise NoTarget(why)
+        return application
+    except (MemoryError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # sys.exit() in a module is one, too
+        raise _failed(error, f"import {settings.target}", settings) from error
+
+
+def _failed(error: BaseException, doing: str, settings: Settings) -> Failed:
+    if settings.log_level in ("debug", "trace"):
+        traceback.print_exception(error)
+    return Failed(failure_of(error, doing))
 
 
 def _warn_of_models(application: Any) -> None:
@@ -81,13 +107,47 @@ def _warn_of_models(application: Any) -> None:
             complain(f"{name}: {problem}")
 
 
-def run(server: Server, sockets: list[socket.socket] | None) -> int:
-    """Serve until somebody asks to stop."""
+def run(
+    settings: Settings,
+    application: Any,
+    sockets: list[socket.socket],
+    lifeline: socket.socket | None,
+) -> int:
+    """Serve until somebody asks to stop. The exit status; `Failed` if it could not start."""
+    show_log(settings.log_level)
+    errors: list[Exception] = []
+    application.on_failed_start = errors.append
+    server = _server(settings, application, lifeline)
+    code = 0
     try:
         server.run(sockets)
-    except SystemExit as error:  # how uvicorn tells that it could not start
-        return error.code if isinstance(error.code, int) else STARTUP_FAILED
-    return 0 if server.started else STARTUP_FAILED
+    except SystemExit as error:  # how uvicorn reports that it could not start
+        code = error.code if isinstance(error.code, int) else STARTUP_FAILED
+    if errors:
+        raise _failed(errors[0], "start", settings)
+    return code if server.started else code or STARTUP_FAILED
+
+
+def exit_status(serve: Callable[[], int]) -> int:
+    """Serve; if that cannot be started, say why in one line. The exit status of the command."""
+    try:
+        return serve()
+    except (Failed, CannotLoad, CannotListen) as error:
+        complain(str(error))
+        return USAGE
+
+
+def show_log(level: str) -> None:
+    """Write what outlast logs to stderr, like uvicorn's lines, unless the application has set up logging."""
+    ours = logging.getLogger("outlast")
+    if ours.handlers or logging.getLogger().handlers:
+        return
+    from uvicorn.logging import DefaultFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(DefaultFormatter("%(levelprefix)s %(message)s"))
+    ours.addHandler(handler)
+    ours.setLevel(logging.getLevelNamesMapping().get(level.upper(), logging.DEBUG))
 
 
 def complain(text: str) -> None:
@@ -95,7 +155,7 @@ def complain(text: str) -> None:
     typer.secho(f"outlast: {text}", err=True, fg=typer.colors.RED)
 
 
-def _server(settings: Settings, application: Any, on_ready: Any = None) -> Server:
+def _server(settings: Settings, application: Any, lifeline: socket.socket | None = None) -> Server:
     from outlast.server.serving import Server
 
     application.host.admin = True
@@ -105,7 +165,8 @@ def _server(settings: Settings, application: Any, on_ready: Any = None) -> Serve
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level,
-        on_ready=on_ready,
+        on_ready=None if lifeline is None else lambda: _say(lifeline, READY),
+        on_served=None if lifeline is None else lambda: _say(lifeline, SERVED),
     )
 
 

@@ -136,6 +136,7 @@ CREATE TABLE inbox (
     accepted_at BIGINT NOT NULL,
     started_at  BIGINT,
     ended_at    BIGINT,
+    detail      TEXT,
     PRIMARY KEY (agent, seq)
 );
 

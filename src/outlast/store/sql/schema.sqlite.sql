@@ -136,6 +136,7 @@ CREATE TABLE inbox (
     accepted_at INTEGER NOT NULL,
     started_at  INTEGER,
     ended_at    INTEGER,
+    detail      TEXT,
     PRIMARY KEY (agent, seq)
 );
 

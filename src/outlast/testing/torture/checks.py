@@ -10,6 +10,7 @@ from typing import Any
 
 from outlast.chat.calling import UNKNOWN
 from outlast.chat.recovery import TERMINAL_MESSAGE
+from outlast.server.wire import public_chunk
 from outlast.testing.torture.plan import ASKS, Plan, misplaced, turn_of, words_in
 from outlast.testing.torture.rows import Entry, Rows, StoredMessage
 from outlast.testing.torture.watching import Conversation, Turn, folded, text_of
@@ -22,7 +23,8 @@ RUNNING = "turn left running"
 INVALID = "model request invalid"
 SPINNING = "client left spinning"
 FAILED = "failed for no reason"
-KINDS = (MISSING, TWICE, EFFECT, UNANSWERED, RUNNING, INVALID, SPINNING, FAILED)
+GIVEN_UP = "healthy turn given up"
+KINDS = (MISSING, TWICE, EFFECT, UNANSWERED, RUNNING, INVALID, SPINNING, FAILED, GIVEN_UP)
 
 OUTCOMES = ("completed", "aborted", "error", "skipped", "interrupted")
 MAY_REPEAT = ("idempotent", "read")
@@ -97,6 +99,7 @@ def audit(
         *effects_of(said, rows, by_turn),
         *outcomes(said, rows, may_fail=may_fail),
         *running(agent, rows),
+        *given_up(agent, rows),
         *spinning(said),
     ]
     for label in labels:
@@ -117,8 +120,9 @@ def seen_and_stored(said: Conversation, rows: Rows) -> Iterator[Violation]:
         stored = rows.streams.get(request, {})
         for seq, chunk in chunks.items():
             is_added = seq >= len(stored) and json.loads(chunk).get("type") in _CLOSING
-            if stored.get(seq) != chunk and not is_added:
-                text = f"chunk {seq} was seen as {chunk}, and is stored as {stored.get(seq)}"
+            kept = stored.get(seq)
+            if (kept is None or public_chunk(kept) != chunk) and not is_added:
+                text = f"chunk {seq} was seen as {chunk}, and is stored as {kept}"
                 yield Violation(MISSING, said.agent, request, text)
                 break
     messages = {each.id: each for each in rows.messages}
@@ -213,6 +217,14 @@ def outcomes(said: Conversation, rows: Rows, *, may_fail: bool = False) -> Itera
             if last.outcome == "completed" and count < _expected(turn):
                 text = f"it is completed with {count} of {turn.plan.words} words"
                 yield Violation(UNANSWERED, said.agent, label, text)
+
+
+def given_up(agent: str, rows: Rows) -> Iterator[Violation]:
+    """Recovery goes on until every turn has ended by itself: none of them kills its process."""
+    for entry in rows.entries:
+        if entry.outcome == "error" and _is_given_up(entry):
+            why = rows.given_up.get(entry.id, "unknown")
+            yield Violation(GIVEN_UP, agent, entry.id, f"recovery gave it up: {why}")
 
 
 def running(agent: str, rows: Rows) -> Iterator[Violation]:

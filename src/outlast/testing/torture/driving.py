@@ -8,7 +8,7 @@ import random
 import secrets
 from contextlib import AsyncExitStack
 
-from outlast.client.client import CallFailed, TurnFailed
+from outlast.client import CallFailed, TurnFailed
 from outlast.testing.torture.journal import Journal
 from outlast.testing.torture.plan import Plan, made
 from outlast.testing.torture.watching import Conversation, Turn, Watcher

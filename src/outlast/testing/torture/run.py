@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from outlast.client.client import CallFailed
+from outlast.client import CallFailed
 from outlast.testing.torture import served_settings as settings
 from outlast.testing.torture.checks import (
     FAILED,

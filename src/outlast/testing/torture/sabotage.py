@@ -33,6 +33,7 @@ def _early() -> None:
             return
         if self._waiting or self._attached:
             taken, operations = self._take()
+            given = self._given
             self.chunks += taken
             self._tell()
 
@@ -42,7 +43,7 @@ def _early() -> None:
                 return found
 
             self._writing = asyncio.ensure_future(later())
-            self._writing.add_done_callback(lambda outcome: self._written(outcome, []))
+            self._writing.add_done_callback(lambda outcome: self._written(outcome, [], given))
 
     _replace(Stream, "_flush", flush)
 

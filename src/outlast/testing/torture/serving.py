@@ -31,7 +31,7 @@ DRAIN = 1.5  # seconds
 DIES_WITHIN = 4.0  # seconds, for a worker that has no memory
 PATIENCE = 60.0  # seconds for a process to come or to go, on a machine that is busy
 PORTS = (20_000, 32_000)  # below those that connections get by themselves
-_DEATH = re.compile(r"worker (\d+) (ended with exit status|was killed by) ")
+_DEATH = re.compile(r"worker (\d+) (ended with exit status|was killed by|could not start)")
 
 
 @dataclass(frozen=True, slots=True)

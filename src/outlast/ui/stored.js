@@ -1,0 +1,86 @@
+// The stored messages as far as this page knows them: the newest ones, and older ones that it has loaded. Pure.
+
+export class Stored {
+  messages = []; // oldest first
+  hasEarlier = false; // whether the server has older ones
+
+  at(id) {
+    return this.messages.findLastIndex((message) => message.id === id);
+  }
+
+  has(id) {
+    return this.at(id) >= 0;
+  }
+
+  /** The newest messages. Older ones that are known stay above them. */
+  show(newest, hasEarlier) {
+    const place = newest.length && hasEarlier ? this.at(newest[0].id) : -1;
+    if (place < 0) {
+      this.messages = newest;
+      this.hasEarlier = hasEarlier;
+    } else this.messages = [...this.messages.slice(0, place), ...newest];
+  }
+
+  /** Replaces everything after the message `id`. False: that message is not known. */
+  showAfter(id, changed) {
+    const place = this.at(id);
+    if (place < 0) return false;
+    this.messages = [...this.messages.slice(0, place + 1), ...changed];
+    return true;
+  }
+
+  /** A message that has changed. One that is not known stays unknown. */
+  update(message) {
+    const place = this.at(message?.id);
+    if (place >= 0) this.messages = this.messages.with(place, message);
+  }
+
+  append(message) {
+    this.messages = [...this.messages, message];
+  }
+
+  /** Older messages, which come before the message `id`. False: that is not the first one any more. */
+  prepend(older, id, hasEarlier) {
+    if (this.messages[0]?.id !== id) return false;
+    const overlap = older.findIndex((message) => message.id === id);
+    this.messages = [...(overlap < 0 ? older : older.slice(0, overlap)), ...this.messages];
+    this.hasEarlier = hasEarlier;
+    return true;
+  }
+
+  /** Forgets the messages from this place on. */
+  cut(place) {
+    this.messages = this.messages.slice(0, place);
+  }
+
+  clear() {
+    this.messages = [];
+    this.hasEarlier = false;
+  }
+}
+
+/** What is seen: the stored messages, those that are to be sent, and the answers that are being written. */
+export function composed(stored, entries, streams) {
+  const shown = [...stored];
+  const placeOf = (id) => shown.findLastIndex((each) => each.id === id);
+  for (const { message, isEdit, refusal } of entries) {
+    if (!message) continue;
+    const place = placeOf(message.id);
+    if (place < 0 && !isEdit) shown.push(message);
+    else if (place >= 0 && isEdit && refusal !== undefined) shown[place] = message;
+  }
+  for (const { builder, answers } of streams) {
+    if (builder.isEmpty) continue;
+    const { message } = builder;
+    const place = placeOf(message.id);
+    const question = placeOf(answers);
+    if (place >= 0) shown[place] = message;
+    else shown.splice(question < 0 ? shown.length : question + 1, 0, message);
+  }
+  return shown;
+}
+
+/** The messages of the user at the end: the question, and those before it that have no answer. */
+export function trailing(messages) {
+  return messages.slice(messages.findLastIndex((message) => message.role !== "user") + 1);
+}
