@@ -49,6 +49,7 @@ def waiting(kind: Any, occurrence: int, **more: Any) -> ScheduleRow:
         run_at=occurrence,
         claimed_at=None,
         defers=0,
+        crashes=0,
     )
     return replace(row, **more)
 

@@ -201,7 +201,8 @@ async def test_a_turn_that_an_older_version_has_left_goes_on(full: Path, tmp_pat
     with closing(sqlite3.connect(path)) as database:
         database.executescript(
             "DROP TABLE incidents; DROP TABLE boots; DROP TABLE decisions; DELETE FROM responses;"
-            " ALTER TABLE inbox DROP COLUMN detail"
+            " ALTER TABLE inbox DROP COLUMN detail; ALTER TABLE fibers DROP COLUMN crashes;"
+            " ALTER TABLE schedules DROP COLUMN crashes"
         )
         database.execute("UPDATE meta SET value = '4' WHERE key = 'schema_version'")
         assert database.total_changes

@@ -21,7 +21,7 @@ SILENT = Step.text("one ") + Step.stalls()  # it says no more, until its process
 
 
 async def die(url: str, Talker: type[Any], life: int, after: float) -> list[float]:
-    """A life of a process that is killed so many seconds later: when the model was asked in it."""
+    """A life of a process: when the model was asked in it. It is killed then, or so many seconds later."""
     loop = asyncio.get_running_loop()
     async with hosting(
         Talker, url=url, life=str(life), shutdown_timeout=0, cause="crashed"
@@ -29,7 +29,7 @@ async def die(url: str, Talker: type[Any], life: int, after: float) -> list[floa
         tell_nobody(host)
         began, before = loop.time(), len(Talker.model.requests)
         asked: list[float] = []
-        while loop.time() < began + after:
+        while loop.time() < began + after and not asked:
             await asyncio.sleep(0.05)
             if len(Talker.model.requests) > before + len(asked):
                 asked.append(round(loop.time() - began, 1))
@@ -62,22 +62,26 @@ async def test_a_death_while_it_waited_is_not_its_own(store_url: str) -> None:
         chat_recovery=ChatRecovery(max_attempts=3),
     )
     await break_off(store_url, Talker, "u1", after=1, killed=True)
-    assert len(await die(store_url, Talker, 2, after=2)) == 1
-    for life in range(3, 30):
-        assert await die(store_url, Talker, life, after=0.5) == []
-    async with hosting(Talker, url=store_url, life="30", shutdown_timeout=0) as host:
+    for life in (2, 3):
+        assert len(await die(store_url, Talker, life, after=5)) == 1
+    for life in range(4, 8):
+        assert await die(store_url, Talker, life, after=0.4) == []
+    async with hosting(Talker, url=store_url, life="8", shutdown_timeout=0) as host:
         [(body,)] = await incidents(host, "body")
         stored = json.loads(body)
-        assert (stored["attempt"], stored["host_deaths"], stored["begun"]) == (2, 2, 0)
+        assert (stored["attempt"], stored["host_deaths"], stored["begun"]) == (3, 3, 0)
+    [wait] = await die(store_url, Talker, 9, after=5)
+    assert wait < 0.5, "it does not wait for longer, because others have died meanwhile"
 
 
 async def test_neighbours_go_on_at_once(store_url: str) -> None:
     asked: dict[str, float] = {}
+    starts: list[float] = []
 
     async def before_turn(self: Any, context: Any) -> None:
         asked[self.name] = asyncio.get_running_loop().time()
 
-    slow = Step.text(chunks=[f"{n} " for n in range(50)], delay=1)
+    slow = Step.text(chunks=[f"{n} " for n in range(500)], delay=0.1)
     Talker = talker(ScriptedModel(slow), before_turn=before_turn)
     Poison = type(
         "Poison",
@@ -98,10 +102,13 @@ async def test_neighbours_go_on_at_once(store_url: str) -> None:
             tell_nobody(host)
             asked.clear()
             began = asyncio.get_running_loop().time()
-            await asyncio.sleep(6)
-            assert {*asked} == {*names, "p"}
+            while {*asked} != {*names, "p"}:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)  # and they get on
             assert all(asked[name] - began < 0.5 for name in names)
-            assert asked["p"] - began >= (0 if life == 2 else 1)
+            starts.append(asked["p"])
+    apart = [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
+    assert [round(seconds) for seconds in apart] == [1, 2, 4]
 
 
 async def test_two_suspects_never_begin_together(store_url: str) -> None:

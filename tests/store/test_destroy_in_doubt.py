@@ -181,6 +181,7 @@ async def test_a_removal_that_postgresql_refuses_removes_nothing_and_the_work_go
 @pytest.mark.virtual_time
 async def test_a_removal_that_finds_the_agent_taken_over_removes_nothing(store_url: str) -> None:
     async with hosting(Node, url=store_url) as host:
+        await host.until_settled()  # its search for unfinished work, which would find the fiber
         child = await below(host.get(Node, "r"), "a")
         await child.put("key")
         await child.begin(10)

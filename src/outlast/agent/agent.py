@@ -526,7 +526,9 @@ class Agent:
         await asyncio.shield(self._recovery.scan_soon())
 
     async def _interrupting(self, cause: str) -> None:
-        """Fibers do not ask why they were interrupted."""
+        """The process is asked to stop: that is no crash of what runs here."""
+        await self._recovery.spare()
+        await self._schedules.spare()
 
     def _leave(self, reason: Exception) -> None:
         self._managed.leave()

@@ -76,11 +76,11 @@ class FiberRecoveryHandled(FiberEvent):
 
 
 class FiberRecoverySkipped(FiberEvent):
-    """It was dropped (`max_age_exceeded`), or put off (`scan_deadline_exceeded`)."""
+    """It was dropped (`max_age_exceeded`, `max_attempts_exceeded`), or put off (`scan_deadline_exceeded`)."""
 
     name = "fiber:recovery:skipped"
     severity = "warning"
-    reason: Literal["max_age_exceeded", "scan_deadline_exceeded"]
+    reason: Literal["max_age_exceeded", "max_attempts_exceeded", "scan_deadline_exceeded"]
 
 
 class FiberRecoveryFailed(FiberEvent):

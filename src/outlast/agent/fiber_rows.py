@@ -15,6 +15,7 @@ null. A plain fiber's row is deleted when it ends; a managed one is kept, with i
 | `waits` | the same since any fiber of the agent got anywhere; how long to wait follows from it |
 | `retry_at` | when it will be handed over again, if that failed |
 | `stashes` | how often it has stashed |
+| `crashes` | how often its process has crashed after it was handed over, since it last got anywhere |
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from outlast.store.operations import BulkStatement, Query, Statement
 
 _COLUMNS = (
     "id, root_id, name, managed, status, idempotency_key, snapshot, metadata, error, created_at,"
-    " started_at, interrupted_at, settled_at, tries, waits, retry_at, stashes"
+    " started_at, interrupted_at, settled_at, tries, waits, retry_at, stashes, crashes"
 )
 
 
@@ -51,6 +52,7 @@ class FiberRow:
     waits: int
     retry_at: int | None
     stashes: int
+    crashes: int
 
 
 INSERT = Statement(
@@ -58,17 +60,17 @@ INSERT = Statement(
     sqlite="""
         INSERT INTO fibers
             (agent, id, root_id, name, managed, status, idempotency_key, snapshot, metadata,
-             created_at, started_at, interrupted_at, tries, waits, retry_at, stashes)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+             created_at, started_at, interrupted_at, tries, waits, retry_at, stashes, crashes)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
         ON CONFLICT DO NOTHING
     """,
     postgres="""
         INSERT INTO fibers
             (agent, id, root_id, name, managed, status, idempotency_key, snapshot, metadata,
-             created_at, started_at, interrupted_at, tries, waits, retry_at, stashes)
+             created_at, started_at, interrupted_at, tries, waits, retry_at, stashes, crashes)
         SELECT u.agent, u.id, u.root_id, u.name, u.managed, u.status, u.idempotency_key,
                u.snapshot, u.metadata, u.created_at, u.started_at, u.interrupted_at, u.tries,
-               u.waits, u.retry_at, u.stashes
+               u.waits, u.retry_at, u.stashes, u.crashes
         FROM {rows}
         ON CONFLICT DO NOTHING
     """,
@@ -89,6 +91,7 @@ INSERT = Statement(
         ("waits", "bigint"),
         ("retry_at", "bigint"),
         ("stashes", "bigint"),
+        ("crashes", "bigint"),
     ],
     key=2,
     expect=True,
@@ -113,11 +116,12 @@ STASH = Statement(
 PROGRESS = Statement(
     "fibers progress",
     sqlite="""
-        UPDATE fibers SET tries = 0, waits = 0, retry_at = NULL, interrupted_at = NULL
+        UPDATE fibers SET tries = 0, waits = 0, retry_at = NULL, interrupted_at = NULL, crashes = 0
         WHERE agent = ? AND id = ?
     """,
     postgres="""
-        UPDATE fibers SET tries = 0, waits = 0, retry_at = NULL, interrupted_at = NULL FROM {rows}
+        UPDATE fibers SET tries = 0, waits = 0, retry_at = NULL, interrupted_at = NULL, crashes = 0
+        FROM {rows}
         WHERE fibers.agent = u.agent AND fibers.id = u.id
     """,
     columns=[("agent", "text"), ("id", "text")],
@@ -188,13 +192,13 @@ ATTEMPT = Statement(
     "fibers attempt",
     sqlite="""
         UPDATE fibers SET status = ?3, interrupted_at = coalesce(interrupted_at, ?4), tries = ?5,
-            waits = ?6, retry_at = ?7
+            waits = ?6, retry_at = ?7, crashes = ?8
         WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
     """,
     postgres="""
         UPDATE fibers SET status = u.status,
             interrupted_at = coalesce(fibers.interrupted_at, u.interrupted_at), tries = u.tries,
-            waits = u.waits, retry_at = u.retry_at
+            waits = u.waits, retry_at = u.retry_at, crashes = u.crashes
         FROM {rows}
         WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.settled_at IS NULL
     """,
@@ -206,9 +210,26 @@ ATTEMPT = Statement(
         ("tries", "bigint"),
         ("waits", "bigint"),
         ("retry_at", "bigint"),
+        ("crashes", "bigint"),
     ],
     key=2,
     expect=True,
+)
+
+# A process that was asked to stop has not crashed.
+SPARE = Statement(
+    "fibers spare",
+    sqlite="""
+        UPDATE fibers SET crashes = crashes - 1
+        WHERE agent = ? AND root_id = ? AND settled_at IS NULL AND crashes > 0
+    """,
+    postgres="""
+        UPDATE fibers SET crashes = fibers.crashes - 1 FROM {rows}
+        WHERE fibers.agent = u.agent AND fibers.root_id = u.root_id
+          AND fibers.settled_at IS NULL AND fibers.crashes > 0
+    """,
+    columns=[("agent", "text"), ("root_id", "text")],
+    key=2,
 )
 
 RETRY = Statement(

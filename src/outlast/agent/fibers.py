@@ -157,6 +157,7 @@ class Fibers:
             waits=0 if old is None else old.waits,
             retry_at=None if old is None else old.retry_at,
             stashes=0 if old is None else old.stashes,
+            crashes=0 if old is None else old.crashes,
         )
 
     def insertion(self, row: FiberRow) -> Operation:
@@ -177,6 +178,7 @@ class Fibers:
             row.waits,
             row.retry_at,
             row.stashes,
+            row.crashes,
         )
 
     def launch(

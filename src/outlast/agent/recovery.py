@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Literal, TypeVar
 
 from outlast.agent import fiber_rows as rows
 from outlast.agent.admission import fiber_scope, forget
-from outlast.agent.backoff import FiberRecovery, attempted, turn_of
+from outlast.agent.backoff import FiberRecovery, attempted, handed_over_at, turn_of
 from outlast.agent.events import (
     FiberRecoveryAttempt,
     FiberRecoveryDetected,
@@ -27,10 +27,11 @@ from outlast.agent.fiber_rows import FiberRow
 from outlast.agent.fibers import FiberFunction, Fibers, Replaceable, check_function
 from outlast.core import json
 from outlast.core.clock import seconds, to_datetime
-from outlast.core.errors import CommitRefused, FiberConflict, NotInFiber
+from outlast.core.errors import CommitRefused, FiberConflict, NotInFiber, OutlastError
 from outlast.core.events import Arguments, Kind
 from outlast.core.text import described, storable
 from outlast.host.alarms import alarm
+from outlast.host.boot_order import alone_for, delay_before
 from outlast.store.operations import Operation
 
 logger = logging.getLogger("outlast.agent")
@@ -126,6 +127,9 @@ class Recovery:
         self._again = False
         self._woken = False
         self._tried: set[str] = set()  # by this activation
+        self._started: set[str] = set()  # roots whose start here counts, should the process crash
+        self._suspects: set[str] = set()  # that wait to be recovered alone
+        self._is_stopping = False  # the process was asked to
         self._hooks: set[str] = set()  # whose hook still runs, though it has replaced its fiber
         self._passed_over: set[str] = set()  # because of that
         self._failures = 0  # scans in a row that could not be finished
@@ -185,10 +189,13 @@ class Recovery:
             if row is None:
                 continue  # it ended while others were being recovered
             now = self._activation.clock.now()
-            known = self._activation.is_continued or row.id in self._tried
-            turn = turn_of(row, now, self._options, same_process=known)
+            turn = turn_of(row, now, self._options, same_process=self._is_known(row))
             if turn == "later":
                 waiting.append(row)
+                continue
+            if turn == "alone":
+                self._suspects.add(row.id)
+                self._activation.spawn(self._recover_alone(row), f"recover {row.name} alone")
                 continue
             if handled and loop.time() > deadline:
                 self._emit(FiberRecoverySkipped, row, reason="scan_deadline_exceeded")
@@ -196,22 +203,70 @@ class Recovery:
                 break
             handled += 1
             if turn == "too old":
-                await self._drop(row)
+                await self._drop(
+                    row, "max_age_exceeded", "it has got nowhere for longer than max_age"
+                )
+            elif turn == "crashed too often":
+                why = f"the process crashed {row.crashes} times after it was resumed"
+                await self._drop(row, "max_attempts_exceeded", why)
             elif (left := await self._recover(row)) is not None:
                 failed += 1
                 waiting.append(left)
         if handled or waiting or overdue or woken:
             await self._arm(waiting, overdue, progress=handled > failed)
 
+    async def _recover_alone(self, found: FiberRow) -> None:
+        """Recover a fiber that may be what kills its process: after its neighbours, and alone."""
+        crashes = found.crashes + 1  # with the one that interrupted it first
+        elapsed = self._activation.clock.now() - handed_over_at(found, self._options)
+        left: FiberRow | None = None
+        try:
+            await asyncio.sleep(delay_before(crashes, elapsed))
+            async with self._activation.boot_order.alone(alone_for(crashes)):
+                row = await self._unfinished(found.id)
+                if row is not None:
+                    left = await self._recover(row)
+                    await self._until_seen_alone(row, alone_for(crashes))
+        except OutlastError as error:
+            if self._activation.ended is None:
+                logger.error("%s: recovery of %r failed: %r", self._fibers.agent, found.name, error)
+                self._scan_later()
+        finally:
+            self._suspects.discard(found.id)
+        if left is not None and self._activation.ended is None:
+            self.scan_soon(woken=True)
+
+    async def _until_seen_alone(self, row: FiberRow, window: float) -> None:
+        """Wait for the end of what the hook has started, for so long."""
+        running = [each for each in self._fibers.running.values() if each.root_id == row.root_id]
+        if running:
+            await asyncio.wait({each.result for each in running}, timeout=window)
+
+    def _is_known(self, row: FiberRow) -> bool:
+        """Whether this process has worked on it before: then its last try was no crash."""
+        return self._activation.is_continued or row.id in self._tried
+
+    async def spare(self) -> None:
+        """The process is asked to stop: what it leaves behind was not a crash."""
+        agent, self._is_stopping = self._fibers.agent, True
+        operations: list[Operation] = [(rows.SPARE, (agent, root)) for root in self._started]
+        self._started.clear()
+        if operations:
+            await self._fibers.commits.commit(operations)
+
     async def _as_it_is(self, id: str) -> FiberRow | None:
         """The row as it is now, if it is still one that nobody runs."""
+        row = await self._unfinished(id)
+        return None if self._is_taken(id) else row
+
+    async def _unfinished(self, id: str) -> FiberRow | None:
         found = await self._activation.store.fetch(rows.ONE_UNFINISHED, self._fibers.agent, id)
-        return FiberRow(*found[0]) if found and not self._is_taken(id) else None
+        return FiberRow(*found[0]) if found else None
 
     def _is_taken(self, id: str) -> bool:
         if id in self._hooks:
             self._passed_over.add(id)
-        return id in self._fibers.running or id in self._hooks
+        return id in self._fibers.running or id in self._hooks or id in self._suspects
 
     async def _orphans(self) -> AsyncIterator[FiberRow]:
         """The rows that nobody runs, in slices."""
@@ -235,11 +290,14 @@ class Recovery:
         self._emit(FiberRunInterrupted, row, recovery_reason="orphaned")
         now = clock.now()
         tries, waits, retry_at = attempted(row, now, self._options)
+        counts = not self._is_known(row) and not self._is_stopping
+        crashes = row.crashes + counts
         status = "interrupted" if row.managed else row.status
         self._tried.add(row.id)
+        self._started.add(row.root_id)
         try:
             await self._fibers.commits.commit(
-                [(rows.ATTEMPT, (agent, row.id, status, now, tries, waits, retry_at))]
+                [(rows.ATTEMPT, (agent, row.id, status, now, tries, waits, retry_at, crashes))]
             )
         except CommitRefused:
             return None  # it was cancelled meanwhile
@@ -251,10 +309,11 @@ class Recovery:
             tries=tries,
             waits=waits,
             retry_at=retry_at,
+            crashes=crashes,
         )
         if tries >= WARN_FROM:
             logger.warning(
-                "%s: the fiber %r (%s) is recovered for the %d. time without having stashed anything",
+                "%s: recovering the fiber %r (%s), which has stashed nothing (attempt %d)",
                 agent,
                 row.name,
                 row.id,
@@ -322,16 +381,15 @@ class Recovery:
     def _forget(self, row: FiberRow) -> Operation:
         return forget(self._fibers.agent, fiber_scope(row.root_id))
 
-    async def _drop(self, row: FiberRow) -> None:
-        """Its hook has failed for too long."""
-        self._emit(FiberRecoverySkipped, row, reason="max_age_exceeded")
+    async def _drop(
+        self, row: FiberRow, reason: Literal["max_age_exceeded", "max_attempts_exceeded"], why: str
+    ) -> None:
+        """It was recovered for too long, or too often."""
+        self._emit(FiberRecoverySkipped, row, reason=reason)
         logger.error(
-            "%s: the fiber %r (%s) is dropped: it has got nowhere for longer than max_age",
-            self._fibers.agent,
-            row.name,
-            row.id,
+            "%s: the fiber %r (%s) is dropped: %s", self._fibers.agent, row.name, row.id, why
         )
-        gone = FiberResolution("error", "it got nowhere for longer than max_age")
+        gone = FiberResolution("error", why)
         await self._fibers.commits.commit([self._ending(row, gone), self._forget(row)])
         if self.on_settled is not None:
             self.on_settled(row.id)

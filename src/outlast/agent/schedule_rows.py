@@ -7,6 +7,7 @@
 | `run_at` | when to run it: the occurrence, or later if it had to be put off |
 | `claimed_at` | since when it is running; if it does not run in this activation, it died there |
 | `defers` | how often it was put off |
+| `crashes` | executions of this occurrence that have not ended: the process crashed, or it runs |
 
 What a cron schedule has run, if that is more than one span (`occurrences`), is a fact of the agent.
 
@@ -25,7 +26,7 @@ ALARM = "schedules"
 
 _COLUMNS = (
     "id, identity, kind, callback, payload, cron, timezone, interval, retry, created_at,"
-    " occurrence, run_at, claimed_at, defers"
+    " occurrence, run_at, claimed_at, defers, crashes"
 )
 
 
@@ -47,6 +48,7 @@ class ScheduleRow:
     run_at: int
     claimed_at: int | None
     defers: int
+    crashes: int
 
     @property
     def is_recurring(self) -> bool:
@@ -104,32 +106,55 @@ INSERT = Statement(
 CLAIM = Statement(
     "schedules claim",
     sqlite="""
-        UPDATE schedules SET claimed_at = ?4,
+        UPDATE schedules SET claimed_at = ?4, crashes = ?5,
             identity = CASE WHEN kind IN ('cron', 'interval') THEN identity END
         WHERE agent = ?1 AND id = ?2 AND occurrence = ?3
     """,
     postgres="""
-        UPDATE schedules SET claimed_at = u.claimed_at,
+        UPDATE schedules SET claimed_at = u.claimed_at, crashes = u.crashes,
             identity = CASE WHEN kind IN ('cron', 'interval') THEN identity END
         FROM {rows}
         WHERE schedules.agent = u.agent AND schedules.id = u.id
           AND schedules.occurrence = u.occurrence
     """,
-    columns=[("agent", "text"), ("id", "text"), ("occurrence", "bigint"), ("claimed_at", "bigint")],
+    columns=[
+        ("agent", "text"),
+        ("id", "text"),
+        ("occurrence", "bigint"),
+        ("claimed_at", "bigint"),
+        ("crashes", "bigint"),
+    ],
     key=2,
     expect=True,
+)
+
+# A process that was asked to stop has not crashed.
+SPARE = Statement(
+    "schedules spare",
+    sqlite="""
+        UPDATE schedules SET crashes = crashes - 1
+        WHERE agent = ? AND id = ? AND claimed_at IS NOT NULL AND crashes > 0
+    """,
+    postgres="""
+        UPDATE schedules SET crashes = schedules.crashes - 1 FROM {rows}
+        WHERE schedules.agent = u.agent AND schedules.id = u.id
+          AND schedules.claimed_at IS NOT NULL AND schedules.crashes > 0
+    """,
+    columns=[("agent", "text"), ("id", "text")],
+    key=2,
 )
 
 # The end of an execution: on to the next occurrence, or the same one put off.
 RELEASE = Statement(
     "schedules release",
     sqlite="""
-        UPDATE schedules SET claimed_at = NULL, occurrence = ?4, run_at = ?5, defers = ?6
+        UPDATE schedules SET claimed_at = NULL, occurrence = ?4, run_at = ?5, defers = ?6,
+            crashes = 0
         WHERE agent = ?1 AND id = ?2 AND occurrence = ?3
     """,
     postgres="""
         UPDATE schedules SET claimed_at = NULL, occurrence = u.next_occurrence,
-            run_at = u.run_at, defers = u.defers
+            run_at = u.run_at, defers = u.defers, crashes = 0
         FROM {rows}
         WHERE schedules.agent = u.agent AND schedules.id = u.id
           AND schedules.occurrence = u.occurrence

@@ -2,7 +2,8 @@
 
 An occurrence is claimed in a commit before its callback runs, and released in a commit after: two scans never
 run it side by side, and one that died with its process is run again by the next (at least once). A callback
-that raises is retried in the process; what is left then is reported and never holds up the others.
+that raises is retried in the process; what is left then is reported and never holds up the others. An
+occurrence during which the process crashed twice runs alone, after its neighbours, and not for ever.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from outlast.core.errors import CommitRefused, OutlastError
 from outlast.core.events import Arguments, Kind
 from outlast.core.text import described
 from outlast.host.activation import Activation
+from outlast.host.boot_order import SUSPECT_FROM, alone_for, delay_before
 from outlast.store.operations import Operation, Query
 
 logger = logging.getLogger("outlast.agent")
@@ -54,6 +56,7 @@ SIDE_BY_SIDE = 10
 PAGE = 100
 LONGEST_DEFER = 24 * 3_600_000  # milliseconds: how long an occurrence without its callback is kept
 MANY = 10  # due one-shots of one callback that look like a mistake
+MOST_CRASHES = 10  # in a row, of processes that executed an occurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class Schedules:
         self._commits = commits
         self._facts = facts
         self._running: set[str] = set()
+        self._claimed: set[str] = set()  # of these, by this activation
+        self._is_stopping = False  # the process was asked to
         self._scan: asyncio.Task[None] | None = None
         self._again = False
 
@@ -142,6 +147,7 @@ class Schedules:
             run_at=timing.first_at,
             claimed_at=None,
             defers=0,
+            crashes=0,
         )
         if row.identity is not None:
             existing = await self._fetch_one(rows.BY_IDENTITY, row.identity)
@@ -273,6 +279,12 @@ class Schedules:
                 found = await self._due()
                 self._warn_of_many(found)
                 for row in found:
+                    if row.crashes >= SUSPECT_FROM and not self._activation.is_continued:
+                        self._running.add(row.id)
+                        self._activation.spawn(
+                            self._execute_alone(row), f"run {row.callback} alone"
+                        )
+                        continue
                     await limit.acquire()
                     if await self._claim(row):
                         self._running.add(row.id)
@@ -300,37 +312,76 @@ class Schedules:
 
     async def _claim(self, row: ScheduleRow) -> bool:
         now = self._activation.clock.now()
+        is_counted = row.claimed_at is not None and self._activation.is_continued
+        crashes = row.crashes + (not is_counted and not self._is_stopping)
         try:
             await self._commits.commit(
                 [
-                    (rows.CLAIM, (self._agent, row.id, row.occurrence, now)),
+                    (rows.CLAIM, (self._agent, row.id, row.occurrence, now, crashes)),
                     *rows.rearm(self._agent),
                 ]
             )
         except CommitRefused:
             return False  # it was cancelled, or has moved on
+        self._claimed.add(row.id)
         return True
 
     async def _execute(self, row: ScheduleRow, limit: asyncio.Semaphore) -> None:
         """Run one occurrence to its end, and store what follows."""
         try:
-            following = await self._outcome(row)
-            if following is None:
-                operation: Operation = rows.DELETE, (self._agent, row.id)
-            else:
-                target = (following.occurrence, following.run_at, following.defers)
-                operation = rows.RELEASE, (self._agent, row.id, row.occurrence, *target)
-            is_over = following is None or following.occurrence != row.occurrence
-            forgotten = [forget(self._agent, schedule_scope(row.id))] if is_over else []
-            await self._conclude(row, following, [operation, *forgotten])
+            await self._run(row)
+        finally:
+            self._running.discard(row.id)
+            limit.release()
+
+    async def _execute_alone(self, row: ScheduleRow) -> None:
+        """The same for one that may be what kills its process: after its neighbours, and alone."""
+        crashes = row.crashes
+        try:
+            if crashes > MOST_CRASHES:
+                if not await self._claim(row):
+                    return
+                self._report(row, f"the process crashed {crashes} times while it ran", attempts=0)
+                await self._store_end(row, self._next(row))
+                return
+            elapsed = self._activation.clock.now() - (row.claimed_at or 0)
+            await asyncio.sleep(delay_before(crashes, elapsed))
+            async with self._activation.boot_order.alone(alone_for(crashes)):
+                if await self._claim(row):
+                    await self._run(row)
+        except OutlastError as error:
+            if self._activation.ended is None:
+                logger.error("%s: %r was not run: %s", self._agent, row.callback, error)
+        finally:
+            self._running.discard(row.id)
+
+    async def spare(self) -> None:
+        """The process is asked to stop: what it leaves behind was not a crash."""
+        self._is_stopping = True
+        operations: list[Operation] = [(rows.SPARE, (self._agent, id)) for id in self._claimed]
+        self._claimed.clear()
+        if operations:
+            await self._commits.commit(operations)
+
+    async def _run(self, row: ScheduleRow) -> None:
+        try:
+            await self._store_end(row, await self._outcome(row))
         except OutlastError as error:
             if self._activation.ended is None:
                 logger.error(
                     "%s: the end of %r was not stored: %s", self._agent, row.callback, error
                 )
-        finally:
-            self._running.discard(row.id)
-            limit.release()
+
+    async def _store_end(self, row: ScheduleRow, following: Following | None) -> None:
+        if following is None:
+            operation: Operation = rows.DELETE, (self._agent, row.id)
+        else:
+            target = (following.occurrence, following.run_at, following.defers)
+            operation = rows.RELEASE, (self._agent, row.id, row.occurrence, *target)
+        is_over = following is None or following.occurrence != row.occurrence
+        forgotten = [forget(self._agent, schedule_scope(row.id))] if is_over else []
+        await self._conclude(row, following, [operation, *forgotten])
+        self._claimed.discard(row.id)
 
     async def _conclude(
         self, row: ScheduleRow, following: Following | None, operations: list[Operation]

@@ -8,11 +8,11 @@ from typing import Any
 
 from outlast.chat.recovery import Cause, ChatRecovery, Reason
 from outlast.core.clock import seconds
+from outlast.host.boot_order import SUSPECT_FROM
 
 DEATHS: tuple[Cause, ...] = ("crashed", "oom", "unknown")
 """How a process ends that was not asked to: the turn that it was running may be the reason."""
 DEBOUNCE = 30_000  # milliseconds in which other interruptions without progress count as one
-SUSPECT_FROM = 2  # deaths in a row without progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Incident:
     oom_attempts: int = 0
     host_deaths: int = 0  # of the process, while the turn ran and made no progress
     begun: int = 1  # whether the last attempt has begun; 0: it waited for its turn
+    begun_at: int = 0  # when an attempt has begun last
     cause: Cause = "unknown"
     row: int = 0  # of the decision table
     reason: Reason | None = None  # why it was given up

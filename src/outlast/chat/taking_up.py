@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from outlast.agent.unit import Commits
 from outlast.chat import decision_rows, events, traces
 from outlast.chat.boots import Boots
-from outlast.chat.budget import SUSPECT_FROM, Incident
+from outlast.chat.budget import Incident
 from outlast.chat.chains import LEFT_OUT, Chain, becoming, settled_calls
 from outlast.chat.chunks import Encoder
 from outlast.chat.failures import Judging
@@ -41,6 +41,7 @@ from outlast.chat.turn import Turn, TurnAborted
 from outlast.core.errors import CommitRefused, OutlastError
 from outlast.core.text import described
 from outlast.host.activation import Activation
+from outlast.host.boot_order import delay_before
 from outlast.store.operations import Operation
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ ENDS = (
 SLOW_DOWN = 1.0  # seconds before the second attempt in a row without progress; then twice that, ...
 SLOWEST = 30.0
 AFTER_OOM = 3.0
-SUSPECT = 5.0  # seconds, at most, before a turn that may kill its process is tried again
-ALONE_FOR = 2.0  # seconds for which such a turn has the process to itself, as far as others may too
 
 
 class TurnInterrupted(OutlastError):
@@ -86,15 +85,14 @@ class Interruptible(Answering, Judging, Recoverable, Protocol):
     continuation_style: ContinuationStyle
 
 
-def delay_of(verdict: Verdict, lives: int) -> float:
+def delay_of(verdict: Verdict, lives: int, now: int) -> float:
     """Seconds before the next attempt: none, unless the model has failed often, or memory is short.
 
     A turn that may have killed its process waits for its neighbours, which go on at once.
     """
     incident, least = verdict.incident, AFTER_OOM if verdict.decision.shrinks else 0.0
     if incident is not None and incident.is_suspect:
-        later = SLOW_DOWN * 2.0 ** (incident.host_deaths - SUSPECT_FROM)
-        return max(least, min(SUSPECT, later))
+        return max(least, delay_before(incident.host_deaths, now - incident.begun_at))
     if least:
         return least
     return 0.0 if lives < 2 else min(SLOWEST, SLOW_DOWN * 2.0 ** (lives - 2))
@@ -249,10 +247,12 @@ class TakingUp:
             for chunk in what.partial.discarded():
                 stream.append(chunk)
         operations = [operation, self._incidents.up(), *what.record]
-        incident, delay = verdict.incident, delay_of(verdict, what.lives)
+        now = self._activation.clock.now()
+        incident, delay = verdict.incident, delay_of(verdict, what.lives, now)
         is_suspect = incident is not None and incident.is_suspect
         if incident is not None and decision.action != "park":
-            waiting = replace(incident, begun=0) if is_suspect else incident
+            begun = replace(incident, begun_at=now)
+            waiting = replace(incident, begun=0) if is_suspect else begun
             operations.append(self._incidents.record(entry.id, waiting))
         if decision.action != "park":
             turn.on_continued = lambda: self._continued(what, verdict, produced)
@@ -269,15 +269,15 @@ class TakingUp:
             await stream.stored()
             if change is not None:
                 self._transcript.applied(change)
-        now = self._inbox.current(entry)
-        if now is None:
+        current = self._inbox.current(entry)
+        if current is None:
             raise CommitRefused("it was ended while it was being taken up")
-        turn.entry = replace(turn.entry, cancelled=now.cancelled)
+        turn.entry = replace(turn.entry, cancelled=current.cancelled)
         self._inbox.claimed(turn.entry)
         if change is not None:
             self._activation.tell(TranscriptChanged(self._turns.shown))
-        if now.cancelled is not None:
-            turn.abort.set(now.cancelled)
+        if current.cancelled is not None:
+            turn.abort.set(current.cancelled)
         self.boots.came_up()
         self._turns.running = self._turns.live = turn
         parent = await traces.parent_of(self._activation, entry.id)
@@ -388,15 +388,10 @@ class TakingUp:
         if suspect is None:
             await self._turns.answer(turn, path)
             return
-        order = self._activation.boot_order
-        await order.enter(turn)
-        leaving = asyncio.get_running_loop().call_later(ALONE_FOR, order.leave, turn)
-        try:
-            await self._commits.commit([self._incidents.record(turn.request_id, suspect)])
+        async with self._activation.boot_order.alone():
+            begun = replace(suspect, begun_at=self._activation.clock.now())
+            await self._commits.commit([self._incidents.record(turn.request_id, begun)])
             await self._turns.answer(turn, path)
-        finally:
-            leaving.cancel()
-            order.leave(turn)
 
     async def _before_boot(self, what: Interruption, verdict: Verdict) -> None:
         """What the agent wants to be done first. If it raises, nothing is dispatched."""

@@ -320,8 +320,8 @@ class Host:
     async def _reboot(self, address: Address, reason: Exception, fence: Fence | None) -> None:
         try:
             rows = await self.store.fetch(fencing.READ, address.root.text)
-        except OutlastError as error:
-            self._reboot_later(address, error, fence)
+        except OutlastError:
+            self._reboot_later(address, reason, fence)
             return
         if rows and isinstance(reason, OwnershipLost) and fence is not None:
             epoch, owner, _ = rows[0]

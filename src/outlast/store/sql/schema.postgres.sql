@@ -32,6 +32,7 @@ CREATE TABLE fibers (
     waits           BIGINT NOT NULL,
     retry_at        BIGINT,
     stashes         BIGINT NOT NULL,
+    crashes         BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (agent, id)
 ) WITH (fillfactor = 70);
 
@@ -65,6 +66,7 @@ CREATE TABLE schedules (
     run_at        BIGINT NOT NULL,
     claimed_at    BIGINT,
     defers        BIGINT NOT NULL,
+    crashes       BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (agent, id)
 );
 

@@ -32,6 +32,7 @@ CREATE TABLE fibers (
     waits           INTEGER NOT NULL,
     retry_at        INTEGER,
     stashes         INTEGER NOT NULL,
+    crashes         INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (agent, id)
 ) WITHOUT ROWID;
 
@@ -65,6 +66,7 @@ CREATE TABLE schedules (
     run_at        INTEGER NOT NULL,
     claimed_at    INTEGER,
     defers        INTEGER NOT NULL,
+    crashes       INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (agent, id)
 ) WITHOUT ROWID;
 
