@@ -77,6 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="at most so many")
     parser.add_argument("--settle", type=float, default=120, help="seconds, after the last kill")
     parser.add_argument("--sabotage", choices=SABOTAGES, help="break outlast on purpose")
+    parser.add_argument(
+        "--poison", action="store_true", help="one turn kills its process, and nobody else does"
+    )
     given = parser.parse_args(arguments)
     if min(given.kills, given.agents) < 1:
         parser.error("--kills and --agents are numbers from 1 on")
@@ -103,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             minutes=given.minutes,
             settle_within=given.settle,
             sabotage=given.sabotage,
+            poison=given.poison,
         )
         try:
             outcome = asyncio.run(_until_stopped(torture(options, tell)))
@@ -116,6 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.rmtree(folder)
         return 0
     arguments = ["--kills", str(given.kills), "--agents", str(given.agents), "--store", given.store]
+    if given.poison:
+        arguments.append("--poison")
     if given.sabotage:
         arguments += ["--sabotage", given.sabotage]
     typer.echo(report.failure(outcome, report.command(outcome, arguments)))

@@ -65,7 +65,7 @@ class User:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._say(client, first, heard=heard))
                 await heard.wait()
-                group.create_task(self._say(client, second))
+                group.create_task(self._say(client, second, is_behind=True))
             return
         plan = made(label, self._chance)
         stop_after = self._chance.randint(1, 30) if what == "cancelled" else None
@@ -81,8 +81,9 @@ class User:
         *,
         stop_after: int | None = None,
         heard: asyncio.Event | None = None,
+        is_behind: bool = False,
     ) -> Turn:
-        turn = Turn(plan, f"{plan.label}~{secrets.token_hex(3)}")
+        turn = Turn(plan, f"{plan.label}~{secrets.token_hex(3)}", is_behind)
         self._conversation.turns.append(turn)
         self._journal.write(
             "said", agent=self._conversation.agent, turn=plan.label, text=plan.prompt

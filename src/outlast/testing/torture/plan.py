@@ -55,6 +55,11 @@ class Plan:
         return sum(step for step in self.steps if isinstance(step, int))
 
     @property
+    def duration(self) -> float:
+        """Seconds that its words take, if nothing holds them up."""
+        return self.words * self.every / 1000
+
+    @property
     def asks(self) -> bool:
         """Whether it needs an approval."""
         return any(ASKS in step for step in self.steps if isinstance(step, tuple))

@@ -27,6 +27,8 @@ class Outcome:
     totals: Totals = field(default_factory=Totals)
     violations: list[Violation] = field(default_factory=list)
     silences: list[float] = field(default_factory=list)  # seconds from a kill to the next new chunk
+    late: list[float] = field(default_factory=list)  # seconds that answers took beyond their words
+    poison: str | None = None  # what became of the turn that kills its process
     seconds: float = 0.0
     turns: int = 0  # that have ended, also in conversations that go on
     chunks: int = 0
@@ -41,6 +43,7 @@ def table(outcome: Outcome) -> str:
     """For people, and for a page of Markdown."""
     totals = outcome.totals
     silences = sorted(outcome.silences) or [0.0]
+    late = sorted(outcome.late) or [0.0]
     ends = ", ".join(f"{count:,} {name}" for name, count in totals.outcomes.most_common())
     effects = ", ".join(f"{count:,} {name}" for name, count in sorted(totals.effects.items()))
     rows = [
@@ -58,6 +61,9 @@ def table(outcome: Outcome) -> str:
         ("· of these repeated, as their tool allows", f"{totals.repeated:,}"),
         ("calls told as unknown", f"{totals.unknown:,}"),
         ("approvals asked for", f"{totals.approvals:,}"),
+        *(() if outcome.poison is None else (("a turn that kills its process", outcome.poison),)),
+        ("answers late by, median", f"{statistics.median(late):.2f} s"),
+        ("answers late by, worst", f"{late[-1]:.2f} s"),
         ("kill to the next new chunk, median", f"{statistics.median(silences):.2f} s"),
         ("kill to the next new chunk, worst", f"{silences[-1]:.2f} s"),
     ]

@@ -24,12 +24,14 @@ from outlast.testing.torture.checks import (
 from outlast.testing.torture.driving import TURNS, User, stable
 from outlast.testing.torture.journal import Journal, JournalReader
 from outlast.testing.torture.memory import BY_GROUP, BY_LIMIT, Group, group
+from outlast.testing.torture.poison import GIVEN_UP, poisoned
 from outlast.testing.torture.report import Outcome
 from outlast.testing.torture.rows import Fetches, reader, rows_of, unfinished
 from outlast.testing.torture.serving import Serving, kills
 from outlast.testing.torture.watching import Conversation, Watcher
 
 GREETINGS = 5  # connections after which somebody who waits should have heard something
+GIVEN_UP_WITHIN = 60.0  # seconds, for a turn that kills its process
 HEARD_WITHIN = 20.0  # seconds that a kill waits for the server to be of use to somebody
 
 Tell = Callable[[Outcome], None]
@@ -49,6 +51,7 @@ class Options:
     settle_within: float = 120.0  # seconds, after the last kill
     stuck_after: float = 180.0  # seconds without a chunk
     sabotage: str | None = None
+    poison: bool = False  # nobody kills the server but a turn that kills its process
 
 
 async def torture(options: Options, tell: Tell = lambda outcome: None) -> Outcome:
@@ -92,7 +95,8 @@ class _Run:
             await self._serving.stop()
             self._journal.close()
         complaints = [] if self._goes_on_without_memory else self._serving.complaints()
-        for line in (*self._serving.died_by_themselves(), *complaints):
+        deaths = [] if self._options.poison else self._serving.died_by_themselves()
+        for line in (*deaths, *complaints):
             self._violations([Violation(FAILED, "the server", "", line)])
         for agent, text in await unfinished(self._store):
             self._violations([Violation(RUNNING, agent, "", text)])
@@ -101,7 +105,8 @@ class _Run:
 
     async def _torture(self) -> None:
         users = [asyncio.create_task(self._user(n)) for n in range(self._options.agents)]
-        others = [asyncio.create_task(self._kill()), asyncio.create_task(self._watch())]
+        hurt = self._poison() if self._options.poison else self._kill()
+        others = [asyncio.create_task(hurt), asyncio.create_task(self._watch())]
         try:
             for task in (*users, *others):  # whoever ends early, ends all
                 task.add_done_callback(lambda _: self._stopping.set())
@@ -138,6 +143,7 @@ class _Run:
             totals = self._outcome.totals
             found = audit(said, rows, self._effects, totals, may_fail=self._goes_on_without_memory)
             self._violations(found)
+            self._outcome.late += [each.late for each in said.turns if each.late is not None]
             count += 1
             if self._stopping.is_set():
                 self._last.append(said.agent)
@@ -158,6 +164,18 @@ class _Run:
             elapsed = time.monotonic() - self._started
             if options.minutes is not None and elapsed > options.minutes * 60:
                 return
+
+    async def _poison(self) -> None:
+        """One turn kills its process whenever it runs. It must be given up, and nobody else."""
+        await self._heard.wait()
+        began = time.monotonic()
+        deaths = len(self._serving.died_by_themselves())
+        end = await poisoned(self._serving.url, GIVEN_UP_WITHIN)
+        seconds = time.monotonic() - began
+        deaths = len(self._serving.died_by_themselves()) - deaths
+        self._outcome.poison = f"{end} after {seconds:.1f} s and {deaths} deaths"
+        if end != GIVEN_UP:
+            self._violations([Violation(SPINNING, "poison", "", self._outcome.poison)])
 
     def _fresh(self) -> None:
         """Somebody has seen a chunk that nobody has seen before."""

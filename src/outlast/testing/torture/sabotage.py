@@ -56,6 +56,19 @@ def _forgets() -> None:
     _replace(taking_up, "folded", lambda chunks, begun: folded([], begun))
 
 
+def _gives_up() -> None:
+    """An interrupted turn is given up when it is interrupted the second time."""
+    from outlast.chat import recovering
+
+    evaluated: Any = vars(recovering)["evaluated"]
+
+    def strict(before: Any, **facts: Any) -> Any:
+        found = evaluated(before, **facts)
+        return found if found.attempts < 2 else replace(found, reason="max_attempts_exceeded")
+
+    _replace(recovering, "evaluated", strict)
+
+
 def _results() -> None:
     """The model is not shown what one of its calls has returned."""
     from outlast.chat import model
@@ -97,6 +110,7 @@ SABOTAGES: dict[str, Callable[[], None]] = {
     "again": _again,
     "early": _early,
     "forgets": _forgets,
+    "gives up": _gives_up,
     "results": _results,
     "silent": _silent,
     "unanswered": _unanswered,

@@ -113,6 +113,17 @@ class Chatter(Think):
         return [{"request": each.request_id, "state": each.state} for each in found]
 
 
+class Poison(Think):
+    """Its only tool kills the process."""
+
+    model = ScriptedModel(Step.calls("die"), by="request", repeat=True)
+
+    @tool(effect="read")
+    async def die(self) -> None:
+        """Kill this process."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _run_out_of_memory(*_: object) -> None:
     exhaust(by_limit=os.environ.get(MEMORY) == BY_LIMIT)
 
@@ -121,4 +132,4 @@ if JOURNAL in os.environ:  # not for whoever only looks at this module
     signal.signal(signal.SIGUSR1, _run_out_of_memory)
     sabotage.apply(os.environ.get(SABOTAGE))
 
-app = App(agents=[Chatter], store=None)
+app = App(agents=[Chatter, Poison], store=None)

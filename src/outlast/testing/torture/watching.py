@@ -20,12 +20,14 @@ class Turn:
 
     plan: Plan
     request: str
+    is_behind: bool = False  # asked while another one is answered
     is_cancelled: bool = False
     decisions: dict[str, bool] = field(default_factory=dict)  # by call: whether it was allowed
     is_ignored: bool = False  # the approval was asked for, and nobody has answered
     end: str | None = None  # "done", or "failed: " and what the user is shown
     chunks: int = 0
     asked: list[str] = field(default_factory=list)  # calls that need an approval
+    said_at: float = field(default_factory=time.monotonic)
     heard_at: float = field(default_factory=time.monotonic)
     greetings: int = 0  # how often its client was connected since it has heard something
     text: str = ""
@@ -37,6 +39,13 @@ class Turn:
         self._builder.apply(chunk)
         if chunk.get("type") == "tool-approval-request":
             self.asked.append(str(chunk["toolCallId"]))
+
+    @property
+    def late(self) -> float | None:
+        """Seconds that it took beyond its words, if nobody stopped it or was before it."""
+        if self.end != "done" or self.is_cancelled or self.is_behind:
+            return None
+        return max(0.0, self.heard_at - self.said_at - self.plan.duration)
 
     def close(self, end: str) -> None:
         self.end, self.heard_at = end, time.monotonic()
