@@ -131,7 +131,7 @@ async def test_a_bulk_operation_stays_between_what_came_before_and_after(store_u
 
 
 def fiber(id: str, key: str) -> tuple[object, ...]:
-    return ("A/x", id, id, "work", 1, "pending", key, None, None, 0, None, None, 0, 0, None, 0)
+    return ("A/x", id, id, "work", 1, "pending", key, None, None, 0, None, None, 0, 0, None, 0, 0)
 
 
 @pytest.mark.parametrize("insert_expects", [True, False])

@@ -183,6 +183,7 @@ async def test_a_batch_of_very_many_different_operations_is_written(postgres_url
                 0,
                 None,
                 0,
+                0,
             )
             many += [(fiber_rows.INSERT, row), (fiber_rows.DELETE, ("A/x", f"not {n}"))]
         outcomes = [store.submit(mine, many), store.submit(other, [put("A/y", "k")])]
