@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from outlast.agent import fiber_rows, schedule_rows, typed
+from outlast.agent import facts, fiber_rows, schedule_rows, typed
 from outlast.agent.backoff import FiberRecovery
 from outlast.agent.events import StateUpdated
 from outlast.agent.facts import Facts
@@ -28,7 +28,7 @@ from outlast.agent.timetable import Retry, ScheduleKind
 from outlast.agent.unit import Commits, Unit
 from outlast.core import json
 from outlast.host.activation import Activation
-from outlast.store.operations import Query
+from outlast.store.operations import Query, Read
 
 logger = logging.getLogger("outlast.agent")
 
@@ -497,6 +497,11 @@ class Agent:
 
     # --- what the host calls ---------------------------------------------------------------------
 
+    @classmethod
+    def _first_reads(cls, address: str) -> list[Read]:
+        queries = (facts.ALL, fiber_rows.IS_ANY_UNFINISHED, schedule_rows.IS_ANY_CLAIMED)
+        return [(query, (address,)) for query in queries]
+
     async def _prepare(self) -> None:
         """Read what `on_start` may use already."""
         await self._sub_agents.check_registered()
@@ -508,9 +513,9 @@ class Agent:
         if inspect.isawaitable(started):
             await started
         address = self._activation.address.text
-        if await self._activation.store.fetch(fiber_rows.IS_ANY_UNFINISHED, address):
+        if await self._activation.fetch(fiber_rows.IS_ANY_UNFINISHED, address):
             self._recovery.scan_soon()
-        if await self._activation.store.fetch(schedule_rows.IS_ANY_CLAIMED, address):
+        if await self._activation.fetch(schedule_rows.IS_ANY_CLAIMED, address):
             self._schedules.scan_soon()
 
     async def _wake(self, source: str) -> None:

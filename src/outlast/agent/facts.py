@@ -26,7 +26,7 @@ _SET = Statement(
     columns=[("agent", "text"), ("name", "text"), ("value", "text")],
     key=2,
 )
-_ALL = Query.same("SELECT name, value FROM facts WHERE agent = ?")
+ALL = Query.same("SELECT name, value FROM facts WHERE agent = ?")
 
 
 class Facts:
@@ -40,7 +40,7 @@ class Facts:
 
     async def load(self) -> None:
         """Read them once, when the agent is activated."""
-        self._stored = dict(await self._activation.store.fetch(_ALL, self._agent))
+        self._stored = dict(await self._activation.fetch(ALL, self._agent))
 
     def get(self, name: str, kind: type[Any] | None, default: Any) -> Any:
         """A copy of the value, of the given type; `default` when it was never set or cannot be read."""

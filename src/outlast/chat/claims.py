@@ -47,11 +47,14 @@ class Claims:
 
     async def new(self, entry: EntryRow) -> list[dict[str, Any]]:
         """The entry's messages that are not stored yet."""
-        messages = [] if entry.messages is None else json.decode(entry.messages)
-        if not all(isinstance(message["id"], str) for message in messages):
-            raise TypeError("a message without an id")
+        messages = _messages(entry)
         known = await self._transcript.known([message["id"] for message in messages])
         return [message for message in messages if message["id"] not in known]
+
+    def _unseen(self, entry: EntryRow) -> list[dict[str, Any]]:
+        """Those that are not among the messages in memory."""
+        seen = {message.get("id") for message in self._transcript.path}
+        return [message for message in _messages(entry) if message["id"] not in seen]
 
     async def unanswered(self, entry: EntryRow) -> Change | None:
         """What keeps the messages of a user that are not to be answered; None: there are none.
@@ -66,9 +69,24 @@ class Claims:
         return self._transcript.appending(await self.new(entry))
 
     async def claim(self, entry: EntryRow, stream_of: Callable[[EntryRow], Stream]) -> Turn | None:
-        """Claim an entry and apply it. None: there is nothing to answer."""
+        """Claim an entry and apply it. None: there is nothing to answer.
+
+        What is not in memory is taken for new, and stored on that condition: a look at the store first
+        would cost a round trip of every turn.
+        """
+        try:
+            return await self._claim(entry, stream_of, is_sure=False)
+        except CommitRefused:
+            known = await self._transcript.known([each["id"] for each in _messages(entry)])
+            if not known:
+                raise
+            return await self._claim(entry, stream_of, is_sure=True)
+
+    async def _claim(
+        self, entry: EntryRow, stream_of: Callable[[EntryRow], Stream], *, is_sure: bool
+    ) -> Turn | None:
         transcript, interactions = self._transcript, self._interactions
-        found = await self._place(entry)
+        found = await self._place(entry, is_sure=is_sure)
         if found is None:
             return None
         change, under, begun = found
@@ -96,7 +114,7 @@ class Claims:
         return turn
 
     async def _place(
-        self, entry: EntryRow
+        self, entry: EntryRow, *, is_sure: bool = True
     ) -> tuple[Change, str | None, dict[str, Any] | None] | None:
         """The path as it will be, the message that is answered, and the one that goes on."""
         transcript = self._transcript
@@ -117,10 +135,10 @@ class Claims:
             if entry.messages is not None:  # another text under the same id
                 change = transcript.with_replaced(change, json.decode(entry.messages))
             return change, under, None
-        new = await self.new(entry)
+        new = await self.new(entry) if is_sure else self._unseen(entry)
         if not new and transcript.is_answered:
             return None
-        change = transcript.appending(new)
+        change = transcript.appending(new, must_be_new=not is_sure)
         return change, change.leaf, None
 
     async def _place_of_another_answer(self, target: str | None) -> str | None:
@@ -170,3 +188,11 @@ class Claims:
             except Exception:  # a conversation does not end with it
                 logger.exception("%s: repair_interrupted_tool_part", self._agent)
         return {**message, "parts": parts}
+
+
+def _messages(entry: EntryRow) -> list[dict[str, Any]]:
+    """The messages that an entry brings. Raises if they are not what was accepted."""
+    messages: list[dict[str, Any]] = [] if entry.messages is None else json.decode(entry.messages)
+    if not all(isinstance(message["id"], str) for message in messages):
+        raise TypeError("a message without an id")
+    return messages

@@ -42,6 +42,8 @@ class Request:
 class Inbox:
     """The entries of one agent. Those that have not ended are in memory, too."""
 
+    FIRST_READS = (rows.LAST_SEQ, rows.OPEN, rows.LAST_ENDED)
+
     def __init__(self, activation: Activation, commits: Commits) -> None:
         self._activation = activation
         self._agent = activation.address.text
@@ -56,7 +58,7 @@ class Inbox:
 
     async def load(self) -> None:
         """Read what is open, once per activation."""
-        fetch = self._activation.store.fetch
+        fetch = self._activation.fetch
         found = await fetch(rows.LAST_SEQ, self._agent)
         self._last_seq = self.loaded_seq = found[0][0] if found else 0
         for values in await fetch(rows.OPEN, self._agent):

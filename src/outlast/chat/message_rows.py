@@ -6,7 +6,20 @@
 
 from __future__ import annotations
 
-from outlast.store.operations import BulkStatement, Query, Statement
+from outlast.store.operations import BulkStatement, ColumnType, Query, Statement
+
+_COLUMNS: list[tuple[str, ColumnType]] = [
+    ("agent", "text"),
+    ("id", "text"),
+    ("parent", "text"),
+    ("number", "bigint"),
+    ("role", "text"),
+    ("status", "text"),
+    ("turn", "text"),
+    ("size", "bigint"),
+    ("body", "text"),
+    ("created_at", "bigint"),
+]
 
 PUT = Statement(
     "messages put",
@@ -24,19 +37,18 @@ PUT = Statement(
         ON CONFLICT (agent, id) DO UPDATE SET status = excluded.status, turn = excluded.turn,
             size = excluded.size, body = excluded.body
     """,
-    columns=[
-        ("agent", "text"),
-        ("id", "text"),
-        ("parent", "text"),
-        ("number", "bigint"),
-        ("role", "text"),
-        ("status", "text"),
-        ("turn", "text"),
-        ("size", "bigint"),
-        ("body", "text"),
-        ("created_at", "bigint"),
-    ],
+    columns=_COLUMNS,
     key=2,
+)
+
+# The same for one that must not be stored yet.
+CREATE = Statement(
+    "messages create",
+    sqlite=PUT.sqlite.partition("ON CONFLICT")[0] + "ON CONFLICT DO NOTHING",
+    postgres=PUT.postgres.partition("ON CONFLICT")[0] + "ON CONFLICT DO NOTHING",
+    columns=_COLUMNS,
+    key=2,
+    expect=True,
 )
 
 MOVE = Statement(

@@ -35,7 +35,7 @@ from outlast.chat.transcript import Transcript
 from outlast.chat.turn import Executor, current_turn
 from outlast.chat.turns import Turns
 from outlast.host.activation import Activation
-from outlast.store.operations import Query
+from outlast.store.operations import Query, Read
 
 logger = logging.getLogger("outlast.chat")
 
@@ -512,6 +512,11 @@ class Think(Overridable):
         await self._turns.boots.forget()
 
     # --- what the host calls ---------------------------------------------------------------------
+
+    @classmethod
+    def _first_reads(cls, address: str) -> list[Read]:
+        queries = (*Inbox.FIRST_READS, *Transcript.FIRST_READS)
+        return [*super()._first_reads(address), *((query, (address,)) for query in queries)]
 
     async def _prepare(self) -> None:
         await super()._prepare()

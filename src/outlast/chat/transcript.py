@@ -20,7 +20,7 @@ from outlast.core import json
 from outlast.core.text import described
 from outlast.host.activation import Activation
 from outlast.store.base import Row
-from outlast.store.operations import Operation
+from outlast.store.operations import Operation, Statement
 
 logger = logging.getLogger("outlast.chat")
 
@@ -51,6 +51,8 @@ class Change:
 class Transcript:
     """The messages of one agent."""
 
+    FIRST_READS = (rows.LAST_NUMBER,)
+
     def __init__(self, activation: Activation, facts: Facts) -> None:
         self._activation = activation
         self._agent = activation.address.text
@@ -67,7 +69,7 @@ class Transcript:
 
     async def load(self) -> None:
         """Read the window, once per activation. Rows that cannot be read are left out."""
-        fetch = self._activation.store.fetch
+        fetch = self._activation.fetch
         last = await fetch(rows.LAST_NUMBER, self._agent)
         self._last_number = last[0][0] if last else 0
         leaf = self._facts.get(LEAF, None, None)
@@ -153,11 +155,18 @@ class Transcript:
                 return None if before is None else before.get("id")
         return None
 
-    def appending(self, messages: Sequence[dict[str, Any]], *, turn: str | None = None) -> Change:
-        """These messages at the end of the path."""
+    def appending(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        turn: str | None = None,
+        must_be_new: bool = False,
+    ) -> Change:
+        """These messages at the end of the path. `must_be_new`: refused if one of them is stored."""
         change = Change([], list(self.path), self.leaf)
+        statement = rows.CREATE if must_be_new else rows.PUT
         for message in messages:
-            self._put(change, message, change.leaf, "settled", turn)
+            self._put(change, message, change.leaf, "settled", turn, statement)
             change.path.append(message)
             change.leaf = message["id"]
         return self._with_leaf(change)
@@ -272,12 +281,13 @@ class Transcript:
         parent: str | None,
         status: str,
         turn: str | None,
+        statement: Statement = rows.PUT,
     ) -> None:
         id, body = message["id"], message_body(message)
         self._last_number += 1
         place = (self._agent, id, parent, self._last_number, message["role"])
         made = (status, turn, len(body), body, self._activation.clock.now())
-        change.operations.append((rows.PUT, (*place, *made)))
+        change.operations.append((statement, (*place, *made)))
         change.stamps[id] = stamp_of(id, body)
 
     def _with_leaf(self, change: Change) -> Change:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -15,8 +15,8 @@ from outlast.core.ids import Ids
 from outlast.host.address import Address
 from outlast.host.boot_order import BootOrder
 from outlast.host.notices import Audience, Notice
-from outlast.store.base import Store
-from outlast.store.operations import Fence, Operation, Outcome
+from outlast.store.base import Row, Store
+from outlast.store.operations import Fence, Operation, Outcome, Query, Read
 
 if TYPE_CHECKING:
     from outlast.host.family import Family
@@ -97,9 +97,24 @@ class Activation:
         self.audience: Audience | None = None  # who serves its connections
         self._on_idle = on_idle
         self._new_context = new_context
+        self._ahead: dict[Read, list[Row]] = {}  # what was read ahead
         self._holds = 0
         self._loop = asyncio.get_running_loop()
         family.members.add(self)
+
+    async def read_ahead(self, reads: Sequence[Read]) -> None:
+        """Read what is wanted while the agent starts, in one go. Each is there for one `fetch`."""
+        found = await self.store.fetch_all(reads)
+        self._ahead = dict(zip(reads, found, strict=True))
+
+    async def fetch(self, query: Query, *arguments: Any) -> list[Row]:
+        """The rows of a query, as of the start of the agent if they were read then."""
+        found = self._ahead.pop((query, arguments), None) if self._ahead else None
+        return found if found is not None else await self.store.fetch(query, *arguments)
+
+    def forget_ahead(self) -> None:
+        """What was read ahead and not fetched is of no use any more."""
+        self._ahead.clear()
 
     @property
     def held(self) -> bool:

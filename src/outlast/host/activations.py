@@ -35,8 +35,8 @@ from outlast.host.family import Family, FamilyRemoval
 from outlast.host.hosted import Hosted
 from outlast.host.notices import Audience
 from outlast.store import fencing, schema
-from outlast.store.base import Store
-from outlast.store.operations import Fence, Query
+from outlast.store.base import Row, Store
+from outlast.store.operations import Fence, Query, Read
 
 logger = logging.getLogger("outlast.host")
 
@@ -197,13 +197,14 @@ class Activations:
             if unwinding:
                 await asyncio.wait(unwinding, timeout=UNWIND_FOR)
             family = activation.family
-            activation.fence = await self._fence_of(family)
+            activation.fence = await self._read_ahead(activation)
             if not activation.is_called:
                 await self._check_stored(activation)
             activation.is_continued = family.is_continued or address in family.left
             activation.agent = self._classes[address.kind]._make(activation)
             doing = "on_start"
             await activation.agent._start()
+            activation.forget_ahead()
             if activation.ended is not None:
                 raise again(activation.ended)
             activation.ready = None
@@ -229,17 +230,26 @@ class Activations:
             family = self._families[root] = Family(root)
         return family
 
-    async def _fence_of(self, family: Family) -> Fence:
-        if family.fence is None:
-            rows = await self._store.fetch(fencing.READ, family.root.text)
-            if family.fence is None:  # nobody else was faster
-                known = rows[0] if rows else None
-                if known is not None and not all(isinstance(known[n], int) for n in (0, 2)):
-                    raise StoreCorrupt(f"who owns {family.root} cannot be read: {known!r}")
-                fence = Fence.after(family.root.text, self._owner, known)
-                fence.on_closed = lambda reason: self._fence_closed(family, reason)
-                family.fence = fence
-                family.is_continued = known is not None and known[1] == self._owner
+    async def _read_ahead(self, activation: Activation) -> Fence:
+        """The fence, and what the agent wants to know when it starts, in one round trip."""
+        family, address = activation.family, activation.address
+        reads = self._classes[address.kind]._first_reads(address.text)
+        if family.fence is not None:
+            await activation.read_ahead(reads)
+            return family.fence
+        owner: Read = (fencing.READ, (family.root.text,))
+        await activation.read_ahead([owner, *reads])
+        return self._fence_of(family, await activation.fetch(owner[0], *owner[1]))
+
+    def _fence_of(self, family: Family, rows: list[Row]) -> Fence:
+        if family.fence is None:  # nobody else was faster
+            known = rows[0] if rows else None
+            if known is not None and not all(isinstance(known[n], int) for n in (0, 2)):
+                raise StoreCorrupt(f"who owns {family.root} cannot be read: {known!r}")
+            fence = Fence.after(family.root.text, self._owner, cast(Any, known))
+            fence.on_closed = lambda reason: self._fence_closed(family, reason)
+            family.fence = fence
+            family.is_continued = known is not None and known[1] == self._owner
         return family.fence
 
     async def _check_stored(self, activation: Activation) -> None:
@@ -307,7 +317,8 @@ class Activations:
         try:
             for activation in ending:
                 self._end(activation, reason)
-            await self._fence_of(family)
+            if family.fence is None:
+                self._fence_of(family, await self._store.fetch(fencing.READ, family.root.text))
             yield removal
             family.left -= {at for at in family.left if address.covers(at)}
         except BaseException as error:

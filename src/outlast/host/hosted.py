@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from outlast.store.operations import Query
+from outlast.store.operations import Query, Read
 
 if TYPE_CHECKING:
     from outlast.host.activation import Activation
@@ -22,6 +22,11 @@ class Hosted(Protocol):
     @staticmethod
     def _sleepers(store: Store, now: int) -> AsyncIterator[str]:
         """The addresses of agents that may have to be set right, since they wait for so long."""
+        ...
+
+    @classmethod
+    def _first_reads(cls, address: str) -> list[Read]:
+        """What an agent wants to read while it starts, so that all of it can be read in one go."""
         ...
 
     @classmethod

@@ -27,6 +27,7 @@ from outlast.store.operations import (
     Operation,
     Outcome,
     Query,
+    Read,
     StoreStatistics,
     size_of,
 )
@@ -224,6 +225,10 @@ class Store(ABC):
             return await self._fetch(query, arguments)
         finally:
             self._reads -= 1
+
+    async def fetch_all(self, reads: Sequence[Read]) -> list[list[Row]]:
+        """The rows of several queries, in one round trip where there is one to make."""
+        return [await self.fetch(query, *arguments) for query, arguments in reads]
 
     @abstractmethod
     async def _fetch(self, query: Query, arguments: Sequence[Any]) -> list[Row]: ...

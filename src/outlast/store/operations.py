@@ -69,6 +69,9 @@ class Query:
         return cls(sql, numbered, bulk)
 
 
+Read = tuple[Query, tuple[Any, ...]]  # with its arguments
+
+
 @dataclass(eq=False, slots=True)
 class Fence:
     """The right of one activation to write, and how far it has come.

@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import logging
 import re
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -29,6 +30,7 @@ from outlast.store.attempt import Attempt, Verdict
 from outlast.store.base import Row, Store, StoreOptions
 from outlast.store.grouping import (
     Slot,
+    in_one_order,
     results_from,
     rows_are_distinct,
     slots_of,
@@ -40,9 +42,10 @@ from outlast.store.operations import (
     Fence,
     Operation,
     Query,
+    Read,
     Statement,
 )
-from outlast.store.postgres_sql import combined_sql, rows_sql
+from outlast.store.postgres_sql import all_sql, combined_sql, rows_sql
 from outlast.store.url import without_password
 
 try:
@@ -56,6 +59,7 @@ logger = logging.getLogger("outlast.store")
 
 READERS = 4
 ANSWER_WITHIN = 30.0  # seconds; a server that is silent for longer is taken for lost
+SHAPES = 500  # statements for whole groups that are kept, here and prepared on the server
 MOST_SLOTS = 200  # planning a longer statement takes longer than executing its parts one by one
 FIRST_RETRY = 0.05  # seconds
 LAST_RETRY = 2.0
@@ -121,7 +125,7 @@ class PostgresStore(Store):
         self._readers: Any = None
         self._flusher: asyncio.Task[None] | None = None
         self._writing: Attempt | None = None
-        self._combined: dict[tuple[Any, ...], str] = {}
+        self._combined: OrderedDict[tuple[Any, ...], str] = OrderedDict()  # latest used last
 
     # --- opening ---------------------------------------------------------------------------------
 
@@ -135,6 +139,7 @@ class PostgresStore(Store):
                 max_size=READERS,
                 timeout=10,
                 command_timeout=READ_FOR,
+                reset=_as_it_is,
                 server_settings={"search_path": self._schema, "application_name": "outlast"},
             )
         except ValueError as error:  # asyncpg cannot make sense of the URL
@@ -148,6 +153,7 @@ class PostgresStore(Store):
             self._dsn,
             timeout=10,
             command_timeout=ANSWER_WITHIN,
+            statement_cache_size=SHAPES,
             server_settings={
                 "search_path": self._schema,
                 "application_name": "outlast",
@@ -274,7 +280,7 @@ class PostgresStore(Store):
 
     async def _transact(self, attempt: Attempt) -> None:
         probe = self.options.probe
-        slots = slots_of(attempt.group, attempt.counts)
+        slots = in_one_order(slots_of(attempt.group, attempt.counts))
         if len(slots) <= MOST_SLOTS and rows_are_distinct(slots):
             if probe is not None:
                 probe.before_commit(attempt.group)
@@ -323,6 +329,10 @@ class PostgresStore(Store):
         if sql is None:
             sql = combined_sql([slot.statement for slot in slots], single=single)
             self._combined[key] = sql
+            if len(self._combined) > SHAPES:
+                self._combined.popitem(last=False)
+        else:
+            self._combined.move_to_end(key)
         return sql
 
     async def _one_after_another(self, attempt: Attempt) -> None:
@@ -409,6 +419,12 @@ class PostgresStore(Store):
 
         return await self._reaching(once)
 
+    async def fetch_all(self, reads: Sequence[Read]) -> list[list[Row]]:
+        """All of them as one statement, which sees one state of the database."""
+        arguments = [argument for _, each in reads for argument in each]
+        [columns] = await self.fetch(Query("", all_sql(reads)), *arguments)
+        return list(columns)
+
     async def _reaching(self, read: Callable[[], Awaitable[list[Row]]]) -> list[Row]:
         """Try a read again while the server cannot be reached, but not for ever."""
         give_up = self._loop.time() + READ_FOR
@@ -470,6 +486,10 @@ class PostgresStore(Store):
         self._drop_writer()
         if self._readers is not None:
             self._readers.terminate()
+
+
+async def _as_it_is(connection: Any) -> None:
+    """What a reader gives back needs no reset, which is a round trip: it has only read."""
 
 
 def _is_of_a_batch(error: Exception) -> bool:

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from outlast.store.operations import BulkStatement, Statement
+from outlast.store.operations import BulkStatement, Read, Statement
+
+_PARAMETER = re.compile(r"\$(\d+)")
+
+
+def all_sql(reads: Sequence[Read]) -> str:
+    """One row with the rows of all these queries: an array of records for each, in their order."""
+    columns, first = [], 0
+    for query, arguments in reads:
+        sql = _shifted(query.postgres, first)
+        columns.append(f"ARRAY(SELECT ROW(found.*) FROM ({sql}) AS found)")
+        first += len(arguments)
+    return f"SELECT {', '.join(columns)}"
+
+
+def _shifted(sql: str, by: int) -> str:
+    """The same, with its parameters counted from another number."""
+    return _PARAMETER.sub(lambda found: f"${int(found[1]) + by}", sql)
 
 
 def rows_sql(statement: Statement, first: int, *, single: bool) -> str:
