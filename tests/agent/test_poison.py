@@ -37,6 +37,8 @@ class Worker(Agent):
 
     async def on_fiber_recovered(self, fiber: FiberRecoveryContext) -> None:
         self.note(f"{self.name} {fiber.name}")
+        if fiber.name == "raises":
+            raise OSError("a remote service is down")
         fiber.resume(self.work)
 
     async def work(self, fiber: FiberContext) -> None:
@@ -148,6 +150,17 @@ async def test_a_process_that_was_asked_to_stop_has_not_crashed(store_url: str) 
             assert await fiber_rows(host, "crashes") in ([(1,)], [(0,)])  # or it waits for its turn
             assert await schedule_rows(host, "crashes") == [(2,)]
         assert ("a long tick", 0.0) in Worker.begun
+
+
+async def test_a_hook_that_raises_is_no_crash(store_url: str) -> None:
+    async with life(store_url, 1) as host:
+        await host.get(Worker, "a").leave("raises")
+    for number in range(2, 20):
+        async with life(store_url, number) as host:
+            await host.until_settled()
+            assert await fiber_rows(host, "crashes") == [(0,)]
+        await asyncio.sleep(400)
+        assert Worker.begun == [("a raises", 0.0)]
 
 
 async def test_neighbours_of_a_poisonous_fiber_go_on_at_once_and_are_kept(store_url: str) -> None:

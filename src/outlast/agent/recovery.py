@@ -248,11 +248,16 @@ class Recovery:
 
     async def spare(self) -> None:
         """The process is asked to stop: what it leaves behind was not a crash."""
-        agent, self._is_stopping = self._fibers.agent, True
-        operations: list[Operation] = [(rows.SPARE, (agent, root)) for root in self._started]
-        self._started.clear()
+        self._is_stopping = True
+        operations = self._no_crash_of(set(self._started))
         if operations:
             await self._fibers.commits.commit(operations)
+
+    def _no_crash_of(self, roots: set[str]) -> list[Operation]:
+        """Take back what was counted when they began, if that was here."""
+        begun = roots & self._started
+        self._started -= begun
+        return [(rows.SPARE, (self._fibers.agent, root)) for root in sorted(begun)]
 
     async def _as_it_is(self, id: str) -> FiberRow | None:
         """The row as it is now, if it is still one that nobody runs."""
@@ -397,12 +402,12 @@ class Recovery:
     async def _arm(self, waiting: list[FiberRow], overdue: bool, progress: bool) -> None:
         """Set the alarm for what is left; with progress, what failed starts over with short waits."""
         agent, now = self._fibers.agent, self._activation.clock.now()
-        operations: list[Operation] = []
+        operations = self._no_crash_of({row.root_id for row in waiting})  # their hooks have raised
         times = [row.retry_at or now for row in waiting]
         if progress and waiting:
             soon = now + self._options.delay_after(1)
             times = [min(soon, at) for at in times]
-            operations = [
+            operations += [
                 (rows.RETRY, (agent, row.id, 1, min(soon, row.retry_at or now))) for row in waiting
             ]
         if overdue:
