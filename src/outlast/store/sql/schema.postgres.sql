@@ -140,7 +140,7 @@ CREATE TABLE inbox (
     ended_at    BIGINT,
     detail      TEXT,
     PRIMARY KEY (agent, seq)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
 
 CREATE UNIQUE INDEX inbox_id ON inbox (agent, id);
 
@@ -158,7 +158,7 @@ CREATE TABLE streams (
     attempt BIGINT NOT NULL,
     body    TEXT NOT NULL,
     PRIMARY KEY (agent, turn, seq)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, toast.autovacuum_vacuum_scale_factor = 0.05);
 
 CREATE TABLE calls (
     agent      TEXT COLLATE "C" NOT NULL,
@@ -173,7 +173,7 @@ CREATE TABLE calls (
     started_at BIGINT NOT NULL,
     ended_at   BIGINT,
     PRIMARY KEY (agent, turn, id)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
 
 CREATE UNIQUE INDEX calls_key ON calls (agent, key) WHERE key IS NOT NULL;
 
@@ -218,4 +218,4 @@ CREATE TABLE decisions (
     body    TEXT NOT NULL,
     at      BIGINT NOT NULL,
     PRIMARY KEY (agent, turn, attempt)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05);

@@ -1,0 +1,1 @@
+-- SQLite reuses free pages by itself.
