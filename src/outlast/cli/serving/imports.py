@@ -54,9 +54,7 @@ def load(name: str) -> None:
 def load_prices() -> None:
     """Pydantic AI's table of prices: whoever makes a model needs it, and it takes long to build."""
     with contextlib.suppress(Exception):  # then the worker builds it
-        from genai_prices.data_snapshot import get_snapshot
-
-        get_snapshot()
+        importlib.import_module("genai_prices.data_snapshot").get_snapshot()
 
 
 @contextlib.contextmanager
