@@ -39,6 +39,8 @@ class FiberRecovery:
             raise TypeError(f"max_attempts must be an int, got {self.max_attempts!r}")
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts must be at least 1, got {self.max_attempts}")
+        for name in ("retry", "retry_at_most", "max_age", "scan_deadline"):
+            seconds(getattr(self, name), name)
 
     def delay_after(self, waits: int) -> int:
         """Milliseconds to wait after this many tries in a row without progress."""

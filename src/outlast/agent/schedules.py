@@ -12,7 +12,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Concatenate
 
@@ -129,7 +129,7 @@ class Schedules:
         text = json.encode(payload, "payload")
         if retry is not None and not isinstance(retry, Retry):
             raise TypeError(f"retry is a Retry, not {retry!r}")
-        options = None if retry is None else json.encode(asdict(retry))
+        options = None if retry is None else json.encode(retry.stored())
         if idempotent is None:
             idempotent = timing.kind in ("cron", "interval")
         row = ScheduleRow(

@@ -33,26 +33,35 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How a callback that raises is tried again, in the same process. Delays in seconds.
+    """How a callback that raises is tried again, in the same process. Delays in seconds or as `timedelta`.
 
     The wait before try n is a random part of `base_delay * 2 ** (n - 1)`, at most of `max_delay`.
     """
 
     max_attempts: int = 3
-    base_delay: float = 0.1
-    max_delay: float = 3.0
+    base_delay: float | timedelta = 0.1
+    max_delay: float | timedelta = 3.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
-            raise ValueError(f"max_attempts is a number from 1 on, not {self.max_attempts!r}")
-        if not 0 <= self.base_delay <= self.max_delay:
             raise ValueError(
-                f"base_delay is at least 0 and at most max_delay, not {self.base_delay!r}"
+                f"max_attempts must be an int of at least 1, got {self.max_attempts!r}"
+            )
+        if seconds(self.base_delay, "base_delay") > seconds(self.max_delay, "max_delay"):
+            raise ValueError(
+                f"base_delay must not be longer than max_delay, got {self.base_delay!r}"
+                f" and {self.max_delay!r}"
             )
 
     def delay_before(self, attempt: int, chance: random.Random) -> float:
         """Seconds to wait before this attempt (the second is 2)."""
-        return chance.uniform(0, min(self.max_delay, self.base_delay * 2 ** min(attempt - 1, 30)))
+        longest = seconds(self.base_delay) * 2 ** min(attempt - 1, 30)
+        return chance.uniform(0, min(seconds(self.max_delay), longest))
+
+    def stored(self) -> dict[str, float]:
+        """As it stands in the schedule's row."""
+        delays = {"base_delay": seconds(self.base_delay), "max_delay": seconds(self.max_delay)}
+        return {"max_attempts": self.max_attempts, **delays}
 
 
 def timing_of(when: float | timedelta | datetime | str, timezone: str | None, now: int) -> Timing:
@@ -66,23 +75,20 @@ def timing_of(when: float | timedelta | datetime | str, timezone: str | None, no
         return Timing("scheduled", to_milliseconds(when, "when"))
     if isinstance(when, bool) or not isinstance(when, int | float | timedelta):
         raise TypeError(
-            f"when is a delay (seconds or timedelta), an aware datetime or a cron text, not {when!r}"
+            "when must be a delay (seconds or a timedelta), an aware datetime or a cron text,"
+            f" got {when!r}"
         )
-    delay = seconds(when)
-    if not 0 <= delay <= (FARTHEST - now) / 1000:
-        raise ValueError(
-            f"a delay is not negative and ends before the year 9999; {when!r} is not such"
-        )
+    delay = seconds(when, "a delay")
+    if delay > (FARTHEST - now) / 1000:
+        raise ValueError(f"a delay must end before the year 9999, got {when!r}")
     return Timing("delayed", now + round(delay * 1000))
 
 
 def interval_timing(every: float | timedelta, now: int) -> Timing:
     """What `schedule_every(every)` means."""
-    if isinstance(every, bool) or not isinstance(every, int | float | timedelta):
-        raise TypeError(f"an interval is seconds or a timedelta, not {every!r}")
-    length = seconds(every)
+    length = seconds(every, "an interval")
     if not 0.001 <= length <= 10 * 366 * 86400:
-        raise ValueError(f"an interval is between a millisecond and ten years, not {every!r}")
+        raise ValueError(f"an interval must be between a millisecond and ten years, got {every!r}")
     interval = round(length * 1000)
     return Timing("interval", now + interval, interval=interval)
 

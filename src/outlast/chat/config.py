@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.chat.abort import Abort
 from outlast.chat.data_parts import DataWriter
 from outlast.chat.hooks import Step
+from outlast.core.clock import seconds
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -72,6 +73,9 @@ class TurnConfig:
     def __post_init__(self) -> None:
         if self.max_steps is not None:
             check_max_steps(self.max_steps)
+        for name in ("timeout", "chat_stream_stall_timeout"):
+            if (given := getattr(self, name)) is not None:
+                seconds(given, name)
 
     def stop_conditions(self) -> tuple[StopCondition, ...]:
         if self.stop_when is None:
@@ -106,4 +110,7 @@ class TurnContext:
 class Debounce:
     """For `message_concurrency`: wait until nothing has come for this long, then answer the newest."""
 
-    seconds: float = 0.75
+    seconds: float | timedelta = 0.75
+
+    def __post_init__(self) -> None:
+        seconds(self.seconds, "seconds")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from outlast.chat.config import Debounce
 from outlast.chat.inbox_rows import EntryRow
+from outlast.core.clock import seconds
 
 Concurrency = str | Debounce  # "queue", "latest", "merge", "drop", or Debounce(seconds)
 
@@ -16,7 +17,7 @@ _DEBOUNCE = "debounce:"
 def policy_of(concurrency: Concurrency) -> str:
     """The policy as it is stored with an entry."""
     if isinstance(concurrency, Debounce):
-        return f"{_DEBOUNCE}{round(concurrency.seconds * 1000)}"
+        return f"{_DEBOUNCE}{round(seconds(concurrency.seconds) * 1000)}"
     if concurrency == "debounce":
         return policy_of(Debounce())
     if concurrency not in _POLICIES:

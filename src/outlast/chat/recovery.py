@@ -124,14 +124,13 @@ class ChatRecovery:
                 "stable_timeout is not supported: an attempt begins when its agent has started, and waits"
                 " for nothing else. Remove it; no_progress_timeout bounds a turn that is stuck."
             )
-        if seconds(self.no_progress_timeout) < 0:
-            raise ValueError("no_progress_timeout must not be negative")
+        seconds(self.no_progress_timeout, "no_progress_timeout")
         if self.max_attempts < 1:
             raise ValueError("max_attempts is at least 1")
         if self.max_oom_retries < 0 or not self.max_recovery_work >= 0:
             raise ValueError("max_oom_retries and max_recovery_work are not negative")
-        if self.max_age is not None and seconds(self.max_age) <= 0:
-            raise ValueError("max_age is more than nothing; None for any age")
+        if self.max_age is not None and seconds(self.max_age, "max_age") == 0:
+            raise ValueError("max_age must be longer than 0; None for any age")
 
 
 def recovery_of(setting: Any) -> ChatRecovery | None:

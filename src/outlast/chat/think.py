@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, overload
 
 from outlast.agent.agent import Agent
@@ -34,6 +34,7 @@ from outlast.chat.session import Session
 from outlast.chat.transcript import Transcript
 from outlast.chat.turn import Executor, current_turn
 from outlast.chat.turns import Turns
+from outlast.core.clock import seconds
 from outlast.host.activation import Activation
 from outlast.store.operations import Query, Read
 
@@ -71,6 +72,8 @@ class Think(Overridable):
         policy_of(self.message_concurrency)  # a misspelt one is told now
         recovery_of(self.chat_recovery)
         check_max_steps(self.max_steps)
+        if self.chat_stream_stall_timeout is not None:
+            seconds(self.chat_stream_stall_timeout, "chat_stream_stall_timeout")
         if self.continuation_style not in ("append", "new_message"):
             raise ValueError(
                 f"continuation_style is append or new_message, not {self.continuation_style!r}"
@@ -477,9 +480,9 @@ class Think(Overridable):
         """Whether a call waits for the client, or for an approval."""
         return bool(self._interactions.pending)
 
-    async def wait_until_stable(self, timeout: float | None = None) -> bool:
+    async def wait_until_stable(self, timeout: float | timedelta | None = None) -> bool:
         """Wait until no turn is under way and no call waits for an answer. False: it took too long."""
-        return await self._asking.stable(timeout)
+        return await self._asking.stable(None if timeout is None else seconds(timeout, "timeout"))
 
     async def cancel_chat(self, request_id: str, reason: str = "cancelled") -> bool:
         """Stop a turn, or take back what waits for one. Durable when this returns.

@@ -108,14 +108,14 @@ def tool(
 
     `needs_approval` is True, or a function of the call. `idempotency_key` is a function of the call that
     names what it does: a second call with that name and the same input gets the first one's result, in any
-    turn. `timeout` is in seconds.
+    turn. `timeout` is in seconds or a `timedelta`.
     """
     if effect not in EFFECTS:
         raise ValueError(f"a tool's effect is one of {', '.join(EFFECTS)}, not {effect!r}")
     for what, asked in (("reconcile", reconcile), ("idempotency_key", idempotency_key)):
         if asked is not None and not callable(asked) and not isinstance(asked, str):
             raise TypeError(f"{what} is a function or the name of a method, not {asked!r}")
-    limit = None if timeout is None else seconds(timeout)
+    limit = None if timeout is None else seconds(timeout, "timeout")
     spec = ToolSpec(effect, name, description, limit, needs_approval, reconcile, idempotency_key)
 
     def mark(marked: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999  # milliseconds: the years 1 to 9999
+FOREVER = 10_000 * 366 * 86_400.0  # seconds: longer than any moment is away
 _LONGEST = 86_399_999_999_999_999
 
 
@@ -64,6 +65,24 @@ def to_milliseconds(moment: datetime, what: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def seconds(duration: float | timedelta) -> float:
-    """A duration as the API takes it, in seconds."""
-    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+def seconds(duration: float | timedelta, what: str = "a duration") -> float:
+    """A duration as every parameter takes it, seconds or a `timedelta`, in seconds.
+
+    ```python
+    from datetime import timedelta
+    from outlast.core.clock import seconds
+    assert seconds(timedelta(minutes=1), "timeout") == seconds(60, "timeout") == 60.0
+    ```
+
+    What is none, or is negative, is refused; `what` names the parameter. An infinite one is merely very long,
+    so that it can be added to a time.
+    """
+    if isinstance(duration, timedelta):
+        length = duration.total_seconds()
+    elif isinstance(duration, int | float) and not isinstance(duration, bool):
+        length = float(max(min(duration, FOREVER), -1.0))  # the size of an int has no limit
+    else:
+        raise TypeError(f"{what} must be a number of seconds or a timedelta, got {duration!r}")
+    if not length >= 0:  # NaN is not
+        raise ValueError(f"{what} must not be negative or NaN, got {duration!r}")
+    return min(length, FOREVER)

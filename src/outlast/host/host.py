@@ -86,7 +86,8 @@ class Host:
 
     `store` is a URL (none: `./.outlast/store.db`) or a store that is open already; the host closes it.
     `idle_timeout` is how long an agent with nothing to do stays in memory; `shutdown_timeout` how long
-    a stopping host waits for running work before it leaves it for the next one. Both in seconds.
+    a stopping host waits for running work before it leaves it for the next one, both in seconds or as
+    `timedelta`.
     `cause` is why the host before this one ended ("crashed", "oom" or "deploy"), where somebody knows.
     `on_upgrade` replaces this process by one with newer code, when an agent calls `request_upgrade()`.
     `admin` opens a socket through which commands on this machine reach it; `outlast serve` does.
@@ -108,8 +109,8 @@ class Host:
     ) -> None:
         self._classes = _by_name(agents)
         self._store_url = store
-        self._idle_timeout = seconds(idle_timeout)
-        self._shutdown_timeout = seconds(shutdown_timeout)
+        self._idle_timeout = seconds(idle_timeout, "idle_timeout")
+        self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
         self._boot_concurrency = boot_concurrency
         self.clock = clock or SystemClock()
         self.ids = ids or RandomIds()
@@ -184,7 +185,8 @@ class Host:
         self._boot_task = self._in_background(self._boot(), "outlast-boot")
 
     async def stop(self, timeout: float | timedelta | None = None) -> None:
-        """Let running work finish for `timeout` seconds, leave the rest for the next host, close."""
+        """Let running work finish for `timeout` (`shutdown_timeout`), leave the rest for the next host."""
+        within = self._shutdown_timeout if timeout is None else seconds(timeout, "timeout")
         if self._state == "stopping":
             await self._until(lambda: self._state == "stopped")
         if self._state != "running":
@@ -195,7 +197,7 @@ class Host:
             await self._operators.close()
         try:
             await self.mark_interruptions("deploy")
-            await self._drain(self._shutdown_timeout if timeout is None else seconds(timeout))
+            await self._drain(within)
         finally:
             try:
                 async with asyncio.timeout(CLOSE_WITHIN):

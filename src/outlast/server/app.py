@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -15,6 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from outlast.core.clock import seconds
 from outlast.core.errors import HostStopped
 from outlast.host import causes
 from outlast.host.address import Address
@@ -155,17 +157,18 @@ class App:
             await self.host.stop(self._time_left())
             self.unread.close()
 
-    async def leave(self, within: float | None = None) -> None:
-        """The server is about to stop, within so many seconds: before it waits for anything.
+    async def leave(self, within: float | timedelta | None = None) -> None:
+        """The server is about to stop, within this time: before it waits for anything.
 
         What runs is marked, so that the next process knows why it was interrupted, and readers of event
         streams are let go: they would hold up the server, and resume where they were.
         """
+        time_left = None if within is None else seconds(within, "within")
         if self._leaving.is_set():
             return
         self._leaving.set()
-        if within is not None:
-            self._stop_at = asyncio.get_running_loop().time() + within
+        if time_left is not None:
+            self._stop_at = asyncio.get_running_loop().time() + time_left
         await self.host.mark_interruptions(causes.DEPLOY)
 
     def _time_left(self) -> float | None:

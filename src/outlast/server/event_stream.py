@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from outlast.chat.stream import Passing, Stream
 from outlast.core import json
+from outlast.core.clock import seconds
 from outlast.host.address import Address
 from outlast.host.host import Host
 from outlast.server.limits import Limits
@@ -76,7 +77,7 @@ class EventStream(StreamingResponse):
         self._leaving: asyncio.Event = request.state.leaving
         self._readers: Readers = request.state.readers
         self._outgoing = Outgoing(request.state.base, limits)
-        self._stall = limits.stall
+        self._stall = seconds(limits.stall)
         self._stream = stream
         self._after = after
         self._before = before

@@ -32,6 +32,7 @@ from starlette.responses import JSONResponse, Response
 
 from outlast.agent.rpc import FinalText, answers, rpc_methods
 from outlast.core import json
+from outlast.core.clock import seconds
 from outlast.core.errors import OutlastError, PublicError, RpcRefused, SubmissionConflict
 from outlast.host.address import Address
 from outlast.host.host import Host
@@ -67,7 +68,7 @@ async def answer(host: Host, request: Request, target: Target, limits: Limits) -
         async with host.using(target.address) as agent:
             response = await _route(host, agent, request, target, limits)
         if isinstance(response, PacedResponse):
-            response.stall = limits.stall
+            response.stall = seconds(limits.stall)
         return response
     except Refused as refusal:
         return JSONResponse({"error": str(refusal)}, refusal.status)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
+
+from outlast.core.clock import seconds
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -24,7 +27,12 @@ class Limits:
     inline: int = 256 * KIB  # one tool output or file; a client is sent the URL of a larger one
     buffer: int = 8 * MIB  # what may wait behind the frame that a connection is being sent
     unsent: int = 256 * MIB  # what all connections together have not read yet
-    stall: float = 30.0  # seconds without reading anything after which a connection is dropped
+    stall: float | timedelta = (
+        30.0  # time without reading anything after which a connection is dropped
+    )
+
+    def __post_init__(self) -> None:
+        seconds(self.stall, "stall")
 
     def shown(self) -> dict[str, int]:
         """What clients have to know, for their first frame."""

@@ -8,9 +8,11 @@ import signal
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 
 import uvicorn
 
+from outlast.core.clock import seconds
 from outlast.server.app import App
 from outlast.server.gathering import protocol
 from outlast.server.served import Served
@@ -31,7 +33,7 @@ def time_for_work(drain: float) -> float:
 
 
 class Server(uvicorn.Server):
-    """Serves an application until it is asked to stop, and has stopped `drain` seconds later.
+    """Serves an application until it is asked to stop, and has stopped `drain` later.
 
     What runs is marked first. Readers of event streams are let go; requests may end; then turns and fibers
     may, and what is left of them is handed over to the next process.
@@ -41,7 +43,7 @@ class Server(uvicorn.Server):
         self,
         application: App,
         *,
-        drain: float = 10.0,
+        drain: float | timedelta = 10.0,
         host: str = "127.0.0.1",
         port: int = 8000,
         log_level: str = "info",
@@ -61,7 +63,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._application = application
         self._on_ready = on_ready
-        self._time_for_work = time_for_work(drain)
+        self._time_for_work = time_for_work(seconds(drain, "drain"))
         config.timeout_graceful_shutdown = self._time_for_work / 2  # type: ignore[assignment]
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:

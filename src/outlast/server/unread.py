@@ -11,6 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from outlast.core.clock import seconds
 from outlast.server.limits import Limits
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class Unread:
 
     def __init__(self, limits: Limits) -> None:
         self._most = limits.unsent
-        self._stall = limits.stall
-        self._tick = min(1.0, limits.stall / 4)
+        self._stall = seconds(limits.stall)
+        self._tick = min(1.0, self._stall / 4)
         self._watched: dict[Connection, tuple[tuple[int, ...], float]] = {}  # progress, since when
         self._held: dict[
             Connection, int

@@ -12,7 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
+
+from outlast.core.clock import seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +57,18 @@ class Worker:
     def run(
         self,
         *,
-        kill_after: float | None = None,
+        kill_after: float | timedelta | None = None,
         kill_at: str | None = None,
-        timeout: float = 60.0,
+        timeout: float | timedelta = 60.0,
     ) -> Exit:
         """Start the worker and wait for its end.
 
-        `kill_after`: SIGKILL so many seconds after its host has started. `kill_at`: SIGKILL at a named
+        `kill_after`: SIGKILL this long after its host has started. `kill_at`: SIGKILL at a named
         point, "before commit 3" or "after commit 3". Neither: it is left to finish. Raises
-        `WorkerFailed` when it ends with an error, or not within `timeout` seconds.
+        `WorkerFailed` when it ends with an error, or not within `timeout`. Both in seconds or as `timedelta`.
         """
+        patience = min(seconds(timeout, "timeout"), threading.TIMEOUT_MAX)
+        delay = None if kill_after is None else seconds(kill_after, "kill_after")
         order = {**self._order, "kill_at": _point(kill_at)}
         self._process = process = subprocess.Popen(
             [sys.executable, "-m", "outlast.testing.worker", json.dumps(order)],
@@ -85,18 +90,18 @@ class Worker:
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         try:
-            if kill_after is not None:
-                ready.wait(timeout)
-                time.sleep(kill_after)
+            if delay is not None:
+                ready.wait(patience)
+                time.sleep(delay)
                 process.kill()
-            code = process.wait(timeout)
+            code = process.wait(patience)
         except subprocess.TimeoutExpired:
             self.kill()
             raise WorkerFailed(
-                f"the worker did not end within {timeout} s:\n{''.join(lines)}"
+                f"the worker did not end within {patience:g} s:\n{''.join(lines)}"
             ) from None
         finally:
-            reader.join(timeout)
+            reader.join(patience)
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()

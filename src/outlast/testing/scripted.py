@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from pydantic_ai.messages import (
@@ -110,14 +110,14 @@ class ScriptedModel(Model[None]):
 
     @classmethod
     def text(
-        cls, text: str = "", *, chunks: Sequence[str] | None = None, delay: float = 0
+        cls, text: str = "", *, chunks: Sequence[str] | None = None, delay: float | timedelta = 0
     ) -> ScriptedModel:
         """A model that answers with a text: see `Step.text`."""
         return cls(Step.text(text, chunks=chunks, delay=delay))
 
     @classmethod
     def reasoning(
-        cls, text: str = "", *, chunks: Sequence[str] | None = None, delay: float = 0
+        cls, text: str = "", *, chunks: Sequence[str] | None = None, delay: float | timedelta = 0
     ) -> ScriptedModel:
         """A model that thinks first; add what it says with `also`."""
         return cls(Step.reasoning(text, chunks=chunks, delay=delay))
@@ -129,13 +129,16 @@ class ScriptedModel(Model[None]):
 
     @classmethod
     def fails(
-        cls, error: BaseException | Failure = "overloaded", *, retry_after: float | None = None
+        cls,
+        error: BaseException | Failure = "overloaded",
+        *,
+        retry_after: float | timedelta | None = None,
     ) -> ScriptedModel:
         """A model that fails: see `Step.fails`."""
         return cls(Step.fails(error, retry_after=retry_after))
 
     @classmethod
-    def stalls(cls, seconds: float | None = None) -> ScriptedModel:
+    def stalls(cls, seconds: float | timedelta | None = None) -> ScriptedModel:
         """A model that is silent for a while, or for ever; add what comes before or after with `also`."""
         return cls(Step.stalls(seconds))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Literal
 
 from pydantic_ai.exceptions import (
@@ -20,7 +21,7 @@ from pydantic_ai.exceptions import (
 from pydantic_ai.messages import FinishReason
 from pydantic_ai.usage import RequestUsage
 
-from outlast.core import json
+from outlast.core import clock, json
 
 Failure = Literal["rate_limit", "overloaded", "connection", "context_overflow", "quota", "rejected"]
 _CATEGORIES: dict[str, tuple[int, Any]] = {
@@ -89,11 +90,11 @@ class Step:
         text: str = "",
         *,
         chunks: Sequence[str] | None = None,
-        delay: float = 0,
+        delay: float | timedelta = 0,
         finish_reason: FinishReason | None = None,
         usage: RequestUsage | None = None,
     ) -> Step:
-        """A text, word by word or in the given chunks, with `delay` seconds before each."""
+        """A text, word by word or in the given chunks, with a `delay` before each."""
         pieces = tuple(Text(chunk) for chunk in (words(text) if chunks is None else chunks))
         return cls(_delayed(pieces, delay), finish_reason, usage)
 
@@ -103,7 +104,7 @@ class Step:
         text: str = "",
         *,
         chunks: Sequence[str] | None = None,
-        delay: float = 0,
+        delay: float | timedelta = 0,
         signature: str | None = "signature",
     ) -> Step:
         """Thoughts, in the same way. The signature comes at the end."""
@@ -128,19 +129,23 @@ class Step:
 
     @classmethod
     def fails(
-        cls, error: BaseException | Failure = "overloaded", *, retry_after: float | None = None
+        cls,
+        error: BaseException | Failure = "overloaded",
+        *,
+        retry_after: float | timedelta | None = None,
     ) -> Step:
         """An error: one of yours, or one as a provider would send it. What comes before it in the answer
         arrives.
         """
+        wait = None if retry_after is None else clock.seconds(retry_after, "retry_after")
         if isinstance(error, str):
-            error = _provider_error(error, retry_after)
+            error = _provider_error(error, wait)
         return cls((Fault(error),))
 
     @classmethod
-    def stalls(cls, seconds: float | None = None) -> Step:
+    def stalls(cls, seconds: float | timedelta | None = None) -> Step:
         """Silence: for so many seconds, or for ever."""
-        return cls((Wait(seconds),))
+        return cls((Wait(None if seconds is None else clock.seconds(seconds, "seconds")),))
 
     @classmethod
     def truncated(cls, text: str = "", *, chunks: Sequence[str] | None = None) -> Step:
@@ -171,10 +176,11 @@ class Step:
         return replace(self, pieces=tuple(rest))
 
 
-def _delayed(pieces: tuple[Piece, ...], delay: float) -> tuple[Piece, ...]:
-    if not delay:
+def _delayed(pieces: tuple[Piece, ...], delay: float | timedelta) -> tuple[Piece, ...]:
+    wait = clock.seconds(delay, "delay")
+    if not wait:
         return pieces
-    return tuple(item for piece in pieces for item in (Wait(delay), piece))
+    return tuple(item for piece in pieces for item in (Wait(wait), piece))
 
 
 def _provider_error(kind: str, retry_after: float | None) -> ModelAPIError:
