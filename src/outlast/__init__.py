@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from outlast.agent.schedules import Schedule
     from outlast.agent.storage import Storage
     from outlast.agent.subagents import SubAgent
-    from outlast.agent.timetable import Retry
+    from outlast.agent.timetable import Retry, ScheduleKind
     from outlast.chat.abort import (
         Abort,
     )
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from outlast.chat.hydration import (
         HydrationContext,
     )
+    from outlast.chat.model_ask import ModelAsk
+    from outlast.chat.model_errors import Kind as ModelFailureKind
     from outlast.chat.model_errors import (
         ModelFailed,
         default_context_overflow_classifier,
@@ -65,17 +67,21 @@ if TYPE_CHECKING:
         ProactiveCompaction,
         summarise,
     )
+    from outlast.chat.recovery import Cause as InterruptionCause
     from outlast.chat.recovery import (
         ChatRecovery,
         ChatRecoveryContext,
         ChatRecoveryOptions,
+        ContinuationStyle,
         KeepRecoveringContext,
         PendingToolCall,
         RecoveryBootEvent,
         RecoveryBootResult,
         RecoveryExhaustedContext,
+        RecoveryKind,
         RecoveryWriter,
     )
+    from outlast.chat.recovery import Reason as ExhaustedReason
     from outlast.chat.results import (
         Message,
         Submission,
@@ -89,11 +95,13 @@ if TYPE_CHECKING:
     from outlast.chat.think import (
         Think,
     )
+    from outlast.chat.tools import Effect as ToolEffect
     from outlast.chat.tools import (
         NotDone,
         ToolCall,
         tool,
     )
+    from outlast.core.clock import Clock
     from outlast.core.errors import (
         ActivationFailed,
         AgentAborted,
@@ -127,22 +135,31 @@ if TYPE_CHECKING:
         UnknownAgent,
         ValueTooLarge,
     )
-    from outlast.core.events import Event
+    from outlast.core.events import Event, Events
+    from outlast.core.events import Severity as EventSeverity
+    from outlast.core.ids import Ids
+    from outlast.host.address import Address
     from outlast.host.host import Host, HostStatistics
     from outlast.server import App
+    from outlast.store.base import Store
     from outlast.store.operations import StoreStatistics
 
 # Everything is loaded with the first use of its name: a command that needs none of it starts at once.
+# What has a longer name out here than at home is given as `module:name`.
 _PLAIN = {
-    "App": "server",
     "ActivationFailed": "core.errors",
+    "Address": "host.address",
     "Agent": "agent.agent",
     "AgentAborted": "core.errors",
     "AgentDestroyed": "core.errors",
+    "App": "server",
+    "Clock": "core.clock",
     "CommitFailed": "core.errors",
     "CommitRefused": "core.errors",
     "CorruptValue": "core.errors",
     "Event": "core.events",
+    "EventSeverity": "core.events:Severity",
+    "Events": "core.events",
     "FiberCancelled": "core.errors",
     "FiberConflict": "core.errors",
     "FiberContext": "agent.fiber",
@@ -157,6 +174,7 @@ _PLAIN = {
     "Host": "host.host",
     "HostStatistics": "host.host",
     "HostStopped": "core.errors",
+    "Ids": "core.ids",
     "InsideTurn": "core.errors",
     "InvalidName": "core.errors",
     "Lease": "agent.keepalive",
@@ -168,7 +186,9 @@ _PLAIN = {
     "RpcError": "core.errors",
     "RpcRefused": "core.errors",
     "Schedule": "agent.schedules",
+    "ScheduleKind": "agent.timetable",
     "Storage": "agent.storage",
+    "Store": "store.base",
     "StoreClosed": "core.errors",
     "StoreCorrupt": "core.errors",
     "StoreError": "core.errors",
@@ -199,12 +219,17 @@ _CHAT = {
     "ChatResponseResult": "hooks",
     "ChunkContext": "hooks",
     "ContextOverflow": "overflow",
+    "ContinuationStyle": "recovery",
     "DataWriter": "data_parts",
     "Debounce": "config",
+    "ExhaustedReason": "recovery:Reason",
     "HydrationContext": "hydration",
+    "InterruptionCause": "recovery:Cause",
     "KeepRecoveringContext": "recovery",
     "Message": "results",
+    "ModelAsk": "model_ask",
     "ModelFailed": "model_errors",
+    "ModelFailureKind": "model_errors:Kind",
     "NotDone": "tools",
     "OutputInvalid": "output",
     "PendingToolCall": "recovery",
@@ -214,6 +239,7 @@ _CHAT = {
     "RecoveryBootResult": "recovery",
     "RecoveryExhaustedContext": "recovery",
     "RecoveryIncident": "operating",
+    "RecoveryKind": "recovery",
     "RecoveryWriter": "recovery",
     "Session": "session",
     "Step": "hooks",
@@ -229,6 +255,7 @@ _CHAT = {
     "ToolCallContext": "hooks",
     "ToolCallDecision": "hooks",
     "ToolCallResultContext": "hooks",
+    "ToolEffect": "tools:Effect",
     "ToolResult": "hooks",
     "TurnConfig": "config",
     "TurnContext": "config",
@@ -258,13 +285,15 @@ def __getattr__(name: str) -> Any:
         module = f"chat.{_CHAT[name]}"
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(f"outlast.{module}"), name)
+    home, _, original = module.partition(":")
+    found = globals()[name] = getattr(import_module(f"outlast.{home}"), original or name)
     return found
 
 
 __all__ = [
     "Abort",
     "ActivationFailed",
+    "Address",
     "Agent",
     "AgentAborted",
     "AgentDestroyed",
@@ -279,13 +308,18 @@ __all__ = [
     "ChatRecoveryOptions",
     "ChatResponseResult",
     "ChunkContext",
+    "Clock",
     "CommitFailed",
     "CommitRefused",
     "ContextOverflow",
+    "ContinuationStyle",
     "CorruptValue",
     "DataWriter",
     "Debounce",
     "Event",
+    "EventSeverity",
+    "Events",
+    "ExhaustedReason",
     "FiberCancelled",
     "FiberConflict",
     "FiberContext",
@@ -301,12 +335,16 @@ __all__ = [
     "HostStatistics",
     "HostStopped",
     "HydrationContext",
+    "Ids",
     "InsideTurn",
+    "InterruptionCause",
     "InvalidName",
     "KeepRecoveringContext",
     "Lease",
     "Message",
+    "ModelAsk",
     "ModelFailed",
+    "ModelFailureKind",
     "NotDone",
     "NotInFiber",
     "OutlastError",
@@ -320,17 +358,20 @@ __all__ = [
     "RecoveryBootResult",
     "RecoveryExhaustedContext",
     "RecoveryIncident",
+    "RecoveryKind",
     "RecoveryWriter",
     "Retry",
     "RpcError",
     "RpcRefused",
     "Schedule",
+    "ScheduleKind",
     "Session",
     "Step",
     "StepConfig",
     "StepContext",
     "StopCondition",
     "Storage",
+    "Store",
     "StoreClosed",
     "StoreCorrupt",
     "StoreError",
@@ -352,6 +393,7 @@ __all__ = [
     "ToolCallContext",
     "ToolCallDecision",
     "ToolCallResultContext",
+    "ToolEffect",
     "ToolError",
     "ToolResult",
     "TurnConfig",

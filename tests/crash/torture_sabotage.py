@@ -97,11 +97,11 @@ def _alarm() -> None:
 
 def _claimed() -> None:
     """A callback that was running when the process died is not run again."""
-    of_fibers = tuple(one for one in Agent.unfinished_work if "fibers" in one.sqlite)
+    of_fibers = tuple(one for one in Agent._unfinished_work if "fibers" in one.sqlite)
     due = schedule_rows.DUE.sqlite
     unclaimed = due.replace("claimed_at IS NOT NULL OR", "claimed_at IS NULL AND")
     assert unclaimed != due
-    _replace(Agent, "unfinished_work", of_fibers)
+    _replace(Agent, "_unfinished_work", of_fibers)
     _replace(schedule_rows, "DUE", Query.same(unclaimed, bulk=True))
 
 

@@ -18,7 +18,7 @@ from support import hosting
 
 
 class Counter(Agent):
-    for_operators = frozenset({"add", "fail"})
+    _for_operators = frozenset({"add", "fail"})
 
     async def add(self, n: int) -> dict[str, Any]:
         total = (await self.storage.get("total") or 0) + n

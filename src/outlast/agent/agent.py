@@ -7,6 +7,7 @@ import copy
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -25,7 +26,7 @@ from outlast.agent.sleepers import sleepers
 from outlast.agent.storage import Storage
 from outlast.agent.subagents import SubAgent, SubAgents
 from outlast.agent.timetable import Retry, ScheduleKind
-from outlast.agent.unit import Commits, Unit
+from outlast.agent.unit import Commits
 from outlast.core import json
 from outlast.host.activation import Activation
 from outlast.store.operations import Query, Read
@@ -73,11 +74,11 @@ class Agent:
 
     sub_agents: ClassVar[Sequence[type[Any]]] = ()  # the classes of this agent's sub-agents
 
-    unfinished_work: ClassVar[tuple[Query, ...]] = (
+    _unfinished_work: ClassVar[tuple[Query, ...]] = (
         fiber_rows.UNFINISHED_AGENTS,
         schedule_rows.CLAIMED_AGENTS,
     )
-    for_operators: ClassVar[frozenset[str]] = frozenset({"cancel_fiber", "cancel_schedule"})
+    _for_operators: ClassVar[frozenset[str]] = frozenset({"cancel_fiber", "cancel_schedule"})
     _sleepers = staticmethod(sleepers)
     _activation: Activation
 
@@ -257,7 +258,7 @@ class Agent:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def commit(self) -> Unit:
+    def commit(self) -> AbstractAsyncContextManager[object, None]:
         """`async with self.commit():` makes everything written inside one atomic commit.
 
         ```python

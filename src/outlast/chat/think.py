@@ -60,12 +60,12 @@ class Think(Overridable):
     ```
     """
 
-    unfinished_work: ClassVar[tuple[Query, ...]] = (
-        *Agent.unfinished_work,
+    _unfinished_work: ClassVar[tuple[Query, ...]] = (
+        *Agent._unfinished_work,
         inbox_rows.OPEN_AGENTS,
         responses.DUE_AGENTS,
     )
-    for_operators: ClassVar[frozenset[str]] = Agent.for_operators | operating.CALLS
+    _for_operators: ClassVar[frozenset[str]] = Agent._for_operators | operating.CALLS
 
     def _attach(self, activation: Activation) -> None:
         super()._attach(activation)

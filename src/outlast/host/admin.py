@@ -5,7 +5,7 @@ A Unix socket that only its user can open. Requests and answers are JSON, one a 
     {"call": "seal_incident", "agent": "Assistant/alice", "arguments": {"request_id": "…"}}
     {"ok": true, "value": true}
 
-A class says in `for_operators` which of its methods may be called so. Beside a SQLite file the socket is
+A class says in `_for_operators` which of its methods may be called so. Beside a SQLite file the socket is
 `<file>.sock`; a host on PostgreSQL has one of its own in the folder of this user (`folder`).
 """
 

@@ -23,7 +23,7 @@ async def unfinished(store: Store, classes: Mapping[str, type[Hosted]]) -> Async
     """The addresses of agents with unfinished work, of the classes that this host runs."""
     strangers: set[str] = set()
     for query in dict.fromkeys(
-        query for kind in classes.values() for query in kind.unfinished_work
+        query for kind in classes.values() for query in kind._unfinished_work
     ):
         after = ""
         while rows := await _page(store, query, after):

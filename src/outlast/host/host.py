@@ -442,7 +442,7 @@ def _by_name(agents: Sequence[type[Any]]) -> dict[str, type[Hosted]]:
     waiting: list[Any] = list(agents)
     while waiting:
         agent_class = waiting.pop(0)
-        if not inspect.isclass(agent_class) or not hasattr(agent_class, "unfinished_work"):
+        if not inspect.isclass(agent_class) or not hasattr(agent_class, "_unfinished_work"):
             raise TypeError(
                 f"Host(agents=[...]) and `sub_agents` take subclasses of Agent, not {agent_class!r}"
             )

@@ -16,7 +16,7 @@ class Hosted(Protocol):
     """An agent, as its host sees it."""
 
     # Which agents have unfinished work. Arguments: the address after which to go on, and how many.
-    unfinished_work: ClassVar[tuple[Query, ...]]
+    _unfinished_work: ClassVar[tuple[Query, ...]]
     sub_agents: ClassVar[Sequence[type[Any]]]  # the classes of its sub-agents
 
     @staticmethod

@@ -49,7 +49,7 @@ class Operators:
             known = ", ".join(self._host.classes)
             raise UnknownAgent(f"this host runs no {address.root.kind}; it runs: {known}")
         async with self._host.using(address) as agent:
-            if call not in getattr(type(agent), "for_operators", ()):
+            if call not in getattr(type(agent), "_for_operators", ()):
                 raise RpcRefused(f"{address.kind} has no {call!r} for operators")
             return await getattr(agent, call)(**arguments)
 

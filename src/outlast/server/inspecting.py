@@ -205,7 +205,7 @@ class Inspector:
     async def _call(self, body: dict[str, Any], call: str, *arguments: Any) -> Any:
         address = self._known(body)
         async with self._app.host.using(address) as agent:
-            if call not in getattr(type(agent), "for_operators", ()):
+            if call not in getattr(type(agent), "_for_operators", ()):
                 raise _Refused(400, f"{address.kind} has no turns")
             return await getattr(agent, call)(*arguments)
 

@@ -15,22 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.testing.death import Death
 from outlast.testing.process import Exit, Worker, WorkerFailed
-from outlast.testing.sweep import Outcome, SweepReport, crash_sweep
+from outlast.testing.sweep import Outcome, SweepMode, SweepReport, crash_sweep
 from outlast.testing.virtual import CountingIds, TimeStandsStill, VirtualClock, VirtualLoop
 
 if TYPE_CHECKING:
     from outlast.testing.scripted import ScriptedModel, ScriptedRequest, ScriptExhausted
-    from outlast.testing.steps import Step
+    from outlast.testing.steps import Failure, Step
 
 __all__ = [
     "CountingIds",
     "Death",
     "Exit",
+    "Failure",
     "Outcome",
     "ScriptExhausted",
     "ScriptedModel",
     "ScriptedRequest",
     "Step",
+    "SweepMode",
     "SweepReport",
     "TimeStandsStill",
     "VirtualClock",
@@ -40,7 +42,7 @@ __all__ = [
     "crash_sweep",
 ]
 
-_SCRIPTED = {"ScriptExhausted", "ScriptedModel", "ScriptedRequest", "Step"}
+_SCRIPTED = {"Failure", "ScriptExhausted", "ScriptedModel", "ScriptedRequest", "Step"}
 
 
 def __getattr__(name: str) -> Any:

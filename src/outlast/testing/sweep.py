@@ -18,8 +18,8 @@ from outlast.host.host import Host
 from outlast.testing.death import Death, Drive, Life
 from outlast.testing.virtual import START
 
-Mode = Literal["commits", "groups", "twice", "thrice"]
-MODES: tuple[Mode, ...] = ("commits", "groups", "twice", "thrice")
+SweepMode = Literal["commits", "groups", "twice", "thrice"]
+MODES: tuple[SweepMode, ...] = ("commits", "groups", "twice", "thrice")
 GROUP_SIZES = (2, 3, 5, 1000)
 SOON = 12  # commits of a life that dies again soon
 
@@ -52,7 +52,7 @@ async def crash_sweep(
     reset: Callable[[], Any] | None = None,
     model: Any = None,
     store: str | None = None,
-    mode: Mode = "commits",
+    mode: SweepMode = "commits",
     seed: int = 0,
     sample: int | None = None,
     host_options: dict[str, Any] | None = None,
@@ -124,7 +124,7 @@ class _Sweep:
         check: Check,
         reset: Callable[[], Any] | None,
         store: str | None,
-        mode: Mode,
+        mode: SweepMode,
         seed: int,
         sample: int | None,
         host_options: dict[str, Any] | None,
