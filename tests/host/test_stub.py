@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
 from collections import namedtuple
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outlast import Agent, Host, HostStopped, UnknownAgent
+from outlast import Agent, Host, HostStopped, Think, UnknownAgent
 from outlast.core.errors import OutlastError
 from outlast.testing import CountingIds
 from support import hosting, raw
@@ -48,6 +49,10 @@ class Counter(Agent):
 
 
 class Other(Agent): ...
+
+
+class Assistant(Think):
+    model = "test"
 
 
 async def test_getting_a_stub_does_no_io_and_activates_nothing(sqlite_url: str) -> None:
@@ -87,11 +92,11 @@ async def test_a_private_method_is_refused(sqlite_url: str) -> None:
 
 async def test_a_sync_method_is_refused_with_the_advice_to_make_it_async(sqlite_url: str) -> None:
     async with hosting(Counter, url=sqlite_url) as host:
-        with pytest.raises(TypeError, match=r"Counter\.sync is not async.*make it async"):
+        with pytest.raises(TypeError, match=r"Counter\.sync is not async.*Make it async"):
             host.get(Counter, "alice").sync()
 
 
-@pytest.mark.parametrize("name", ["limit", "calls", "storage", "total", "no_such_thing"])
+@pytest.mark.parametrize("name", ["limit", "calls", "total", "no_such_thing"])
 async def test_what_is_not_a_method_is_refused_with_the_advice_to_add_one(
     sqlite_url: str, name: str
 ) -> None:
@@ -100,6 +105,51 @@ async def test_what_is_not_a_method_is_refused_with_the_advice_to_add_one(
         with pytest.raises(AttributeError, match=rf"Counter\.{name} is not a method.*Add one"):
             getattr(stub, name)
         assert not hasattr(stub, name)
+
+
+def test_a_stub_knows_its_address_without_asking() -> None:
+    alice = Host(agents=[Counter]).get(Counter, "alice")
+    assert (alice.name, alice.self_path, alice.parent_path) == (
+        "alice",
+        (("Counter", "alice"),),
+        (),
+    )
+
+
+def test_a_stub_lists_what_can_be_reached_through_it() -> None:
+    alice = Host(agents=[Counter]).get(Counter, "alice")
+    listed = dir(alice)
+    assert {"add", "fail", "name", "set_state", "schedule"} <= set(listed)
+    assert [name for name in listed if not hasattr(alice, name)] == []
+    assert not {"sync", "total", "limit", "_hidden", "state", "commit"} & set(listed)
+
+
+INSTEAD = {"messages": "get_messages", "state": "get_state", "get_config": "get_configuration"}
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name in {*dir(Think), "storage"} if not name.startswith("_"))
+)
+def test_what_think_offers_and_a_stub_does_not_says_what_to_do_instead(name: str) -> None:
+    stub = Host(agents=[Assistant]).get(Assistant, "a")
+    if name in dir(stub):
+        assert hasattr(stub, name)
+        return
+    advice = "Use it in an async method of Assistant, and call that one"
+    if name in INSTEAD:
+        advice = f"Use `await stub.{INSTEAD[name]}()`"
+    with pytest.raises((AttributeError, TypeError), match=re.escape(advice)):
+        getattr(stub, name)
+
+
+async def test_state_configuration_and_messages_can_be_read_through_a_stub(sqlite_url: str) -> None:
+    async with hosting(Assistant, url=sqlite_url) as host:
+        stub = host.get(Assistant, "a")
+        await stub.set_state({"n": 1})
+        await stub.configure("small")
+        await stub.add_messages("Hi")
+        assert (await stub.get_state(), await stub.get_configuration()) == ({"n": 1}, "small")
+        assert [message.text for message in await stub.get_messages()] == ["Hi"]
 
 
 async def test_an_attribute_cannot_be_set_through_a_stub(sqlite_url: str) -> None:

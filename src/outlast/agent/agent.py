@@ -6,7 +6,7 @@ import asyncio
 import copy
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Self, TypeVar
@@ -79,6 +79,11 @@ class Agent:
         schedule_rows.CLAIMED_AGENTS,
     )
     _for_operators: ClassVar[frozenset[str]] = frozenset({"cancel_fiber", "cancel_schedule"})
+    # What can be read through a stub only by another name.
+    _through_a_stub: ClassVar[Mapping[str, str]] = {
+        "state": "get_state",
+        "get_config": "get_configuration",
+    }
     _sleepers = staticmethod(sleepers)
     _activation: Activation
 
@@ -188,6 +193,10 @@ class Agent:
         """
         return self._facts.get("state", self.state_type, copy.deepcopy(self.initial_state))
 
+    async def get_state(self) -> Any:
+        """The same as `state`, for callers that have a stub."""
+        return self.state
+
     async def set_state(self, state: Any) -> None:
         """Replace the state. Durable when this returns; inside `commit()`, when the block ends."""
         await self._change_state(state, "server")
@@ -228,6 +237,10 @@ class Agent:
     def get_config(self) -> Any:
         """What `configure` was given, as a `config_type` if that is given; None: nothing yet."""
         return self._facts.get("config", self.config_type, None)
+
+    async def get_configuration(self) -> Any:
+        """The same, for callers that have a stub."""
+        return self.get_config()
 
     def _state_text(self) -> str | None:
         """The state as JSON; None: there is none."""

@@ -66,6 +66,10 @@ class Think(Overridable):
         responses.DUE_AGENTS,
     )
     _for_operators: ClassVar[frozenset[str]] = Agent._for_operators | operating.CALLS
+    _through_a_stub: ClassVar[Mapping[str, str]] = {
+        **Agent._through_a_stub,
+        "messages": "get_messages",
+    }
 
     def _attach(self, activation: Activation) -> None:
         super()._attach(activation)

@@ -267,7 +267,12 @@ class Host:
         return self._classes
 
     def get(self, agent_class: type[A], name: str) -> A:
-        """A stub of the agent `name`: call its public async methods. Does no I/O."""
+        """A stub of the agent `name`: call its public async methods. Does no I/O.
+
+        It is typed as the agent itself, so that the types of its methods are known. What is not async
+        raises all the same: use `get_messages()`, `get_state()` and `get_configuration()`, or a method of
+        your own, instead of `messages`, `state` and `get_config()`.
+        """
         check_known(agent_class, self._classes)
         return cast(A, Stub(self, agent_class, Address.of(agent_class.__name__, name)))
 

@@ -1,4 +1,8 @@
-"""What `host.get()` returns: an object that stands for an agent, here or not."""
+"""What `host.get()` returns: an object that stands for an agent, here or not.
+
+Type checkers are told that it is an agent of its class, which is nearly true: what is not async cannot be
+reached through it. docs/decisions/0025-a-stub-is-typed-as-its-agent.md says why.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Stub:
-    """Calls the public async methods of an agent, activating it first. Making one does no I/O."""
+    """Calls the public async methods of an agent, activating it first. Making one does no I/O.
+
+    Its address is known without I/O: `name`, `self_path` and `parent_path`.
+    """
 
     __slots__ = ("_address", "_class", "_host")
 
@@ -30,23 +37,32 @@ class Stub:
             raise AttributeError(f"{name} is private and cannot be called through a stub")
         where = f"{self._class.__name__}.{name}"
         method = getattr(self._class, name, None)
-        if not callable(method):
-            raise AttributeError(
-                f"{where} is not a method. A stub stands for an agent that may not be in memory:"
-                f" only its async methods can be reached. Add one that returns what you need."
-            )
         call: Any
         if inspect.isasyncgenfunction(method):
             call = _streaming(self._host, self._address, name)
         elif inspect.iscoroutinefunction(method):
             call = _calling(self._host, self._address, name)
         else:
-            raise TypeError(
-                f"{where} is not async, so it cannot be called through a stub; make it async"
-            )
+            kind = TypeError if callable(method) else AttributeError
+            raise kind(_refusal(self._class, name, is_method=callable(method)))
         call.__name__ = name
         call.__qualname__ = where
         return cast(Callable[..., Awaitable[Any]], call)
+
+    @property
+    def name(self) -> str:
+        return self._address.name
+
+    @property
+    def self_path(self) -> tuple[tuple[str, str], ...]:
+        return self._address.path
+
+    @property
+    def parent_path(self) -> tuple[tuple[str, str], ...]:
+        return self._address.path[:-1]
+
+    def __dir__(self) -> list[str]:
+        return sorted(["name", "parent_path", "self_path", *_reachable(self._class)])
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -60,6 +76,40 @@ class Stub:
 
     def __repr__(self) -> str:
         return f"<stub of {self._address}>"
+
+
+def _reachable(agent_class: type) -> list[str]:
+    """The methods that can be called through a stub."""
+    public = (name for name in dir(agent_class) if not name.startswith("_"))
+    return [name for name in public if _is_async(getattr(agent_class, name, None))]
+
+
+def _is_async(method: object) -> bool:
+    return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+
+
+def _refusal(agent_class: type, name: str, *, is_method: bool) -> str:
+    where = f"{agent_class.__name__}.{name}"
+    what = "is not async" if is_method else "is not a method"
+    instead = getattr(agent_class, "_through_a_stub", {}).get(name)
+    if instead is not None:
+        advice = f"Use `await stub.{instead}()`"
+    elif _is_of_outlast(agent_class, name):  # it cannot be made async
+        advice = f"Use it in an async method of {agent_class.__name__}, and call that one"
+    elif is_method:
+        advice = "Make it async"
+    else:
+        advice = "Add one that returns what you need"
+    return (
+        f"{where} {what}. A stub stands for an agent that may not be in memory: only its async"
+        f" methods can be reached. {advice}."
+    )
+
+
+def _is_of_outlast(agent_class: type, name: str) -> bool:
+    """Whether outlast declares it, also if a class of the application sets or overrides it."""
+    bases = (base for base in agent_class.__mro__ if base.__module__.startswith("outlast."))
+    return name == "storage" or any(name in vars(base) for base in bases)
 
 
 def _calling(host: Host, address: Address, name: str) -> Callable[..., Any]:
