@@ -132,6 +132,7 @@ if TYPE_CHECKING:
         StoreURLError,
         SubmissionConflict,
         ToolError,
+        TurnFailed,
         UnknownAgent,
         ValueTooLarge,
     )
@@ -202,6 +203,7 @@ _PLAIN = {
     "SubAgent": "agent.subagents",
     "SubmissionConflict": "core.errors",
     "ToolError": "core.errors",
+    "TurnFailed": "core.errors",
     "UnknownAgent": "core.errors",
     "ValueTooLarge": "core.errors",
     "rpc": "agent.rpc",
@@ -398,6 +400,7 @@ __all__ = [
     "ToolResult",
     "TurnConfig",
     "TurnContext",
+    "TurnFailed",
     "TurnResult",
     "TurnStatus",
     "UnknownAgent",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
+import pytest
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 
-from outlast import Host, Message, Think
+from outlast import Host, Message, Think, TurnFailed
 from outlast.host.address import Address
 from outlast.store.operations import BulkStatement, Query
 from outlast.testing import ScriptedModel
@@ -73,6 +74,16 @@ def asked(request: ScriptedRequest) -> list[str]:
         for part in message.parts
         if isinstance(part, UserPromptPart)
     ]
+
+
+async def failing(answer: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The chunks of an answer that fails: the last one says why, and the same is raised."""
+    chunks = []
+    with pytest.raises(TurnFailed) as failure:
+        async for chunk in answer:
+            chunks.append(chunk)
+    assert chunks[-1] == {"type": "error", "errorText": str(failure.value)}
+    return chunks
 
 
 async def until(condition: Callable[[], Any]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conversation import agent_of, answering, inbox, leftovers, reasons, rows, said
+from conversation import agent_of, answering, failing, inbox, leftovers, reasons, rows, said
 from pydantic_ai.toolsets import FunctionToolset
 
 from outlast import ContextOverflow, StepConfig, Think, TurnConfig
@@ -115,7 +115,7 @@ async def test_every_failure_of_a_turn_is_told_once_and_shown_as_the_agent_says(
     async with hosting(Judging, url=store_url) as host:
         failed = listen(host, ChatRequestFailed)
         a = host.get(Judging, "a")
-        chunks = [chunk async for chunk in a.stream("u1")]
+        chunks = await failing(a.stream("u1"))
         await host.until_settled()
         assert leftovers(agent_of(host, Judging)) == {}
         assert said(await a.get_messages())[0] == "user: u1"
@@ -282,7 +282,7 @@ async def test_everybody_gets_the_text_of_the_hook_and_nothing_else(store_url: s
 
     async with hosting(Answered, url=store_url) as host:
         a = host.get(Answered, "a")
-        chunks = [chunk async for chunk in a.stream("u1")]
+        chunks = await failing(a.stream("u1"))
         turn = await a.save_messages("u2")
         caller = Caller()
         await a.chat("u3", caller)

@@ -9,6 +9,7 @@ import pytest
 from conversation import (
     agent_of,
     answering,
+    failing,
     inbox,
     leftovers,
     reasons,
@@ -106,7 +107,7 @@ async def test_a_stream_says_that_its_function_failed(store_url: str) -> None:
         raise LookupError("no such customer")
 
     async with hosting(Talker, url=store_url) as host:
-        chunks = [chunk async for chunk in host.get(Talker, "a").stream(compose)]
+        chunks = await failing(host.get(Talker, "a").stream(compose))
         assert [chunk["type"] for chunk in chunks] == ["error"]
         assert "no such customer" not in str(chunks)
 

@@ -11,6 +11,7 @@ from conversation import (
     answering,
     asked,
     counts,
+    failing,
     inbox,
     leftovers,
     reasons,
@@ -217,8 +218,7 @@ async def test_a_failing_turn_is_an_error_whichever_way_it_was_started(store_url
         await a.chat("u1", ear)
         assert ear.heard[-2] == "error"
         assert ear.heard[-1][0] == "error"
-        chunks = [chunk async for chunk in a.stream("u2")]
-        assert chunks[-1]["type"] == "error"
+        assert await failing(a.stream("u2"))
         for turn in (
             await a.save_messages("u3"),
             await a.continue_last_turn(),
@@ -398,7 +398,7 @@ async def test_an_agent_without_a_model_says_so_in_its_turns(store_url: str) -> 
         turn = await host.get(Blank, "a").save_messages("Hi")
         assert turn.status == "error"
         assert "Blank has no model" in (await reasons(host))[0]
-        chunks = [chunk async for chunk in host.get(Blank, "a").stream("Hi")]
+        chunks = await failing(host.get(Blank, "a").stream("Hi"))
         assert chunks == [{"type": "error", "errorText": "An error occurred."}]
 
 

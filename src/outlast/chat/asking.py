@@ -28,7 +28,7 @@ from outlast.chat.turn import Executor, composing_for, current_turn
 from outlast.chat.turns import Turns
 from outlast.core import json
 from outlast.core.clock import to_datetime
-from outlast.core.errors import HostStopped, InsideTurn, again
+from outlast.core.errors import HostStopped, InsideTurn, TurnFailed, again
 from outlast.core.text import problem_of, storable
 from outlast.host.activation import Activation
 from outlast.store.operations import Argument
@@ -219,7 +219,7 @@ class Asking:
         return entry, accepted
 
     async def follow(self, request: Request) -> AsyncIterator[list[dict[str, Any]]]:
-        """Accept a request, and give its chunks: each time all that there are."""
+        """Accept a request, and give its chunks: each time all that there are. Raises if it fails."""
         self._no_block("chat")
         with self._waiting("followed"):
             entry, _ = await self._accept(request)
@@ -232,8 +232,11 @@ class Asking:
         end = stream.end
         if end is None:  # it did not end here: the agent did
             raise again(self._activation.ended or HostStopped(f"{self._agent} is over"))
-        if end.status in ("error", "interrupted") and last.get("type") != "error":
-            yield [{"type": "error", "errorText": end.error or "An error occurred."}]
+        if end.status in ("error", "interrupted"):
+            text = end.error or "An error occurred."
+            if last.get("type") != "error":
+                yield [{"type": "error", "errorText": text}]
+            raise TurnFailed(text)
 
     async def resume(self, id: str, after: int) -> AsyncIterator[tuple[int, dict[str, Any]]]:
         """The chunks of a request from a place on, with their places: what is stored, then what comes."""

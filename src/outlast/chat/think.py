@@ -217,7 +217,8 @@ class Think(Overridable):
     ) -> AsyncIterator[dict[str, Any]]:
         """Say something, and iterate over the chunks of the answer.
 
-        An answer that fails raises nothing: its last chunk is one of the type `error`.
+        An answer that fails ends with a chunk of the type `error`, and then raises `TurnFailed`: nobody takes
+        half an answer for a whole one. One that is stopped ends with `abort`, and raises nothing.
         """
         check_text("idempotency_key", idempotency_key)
         options = self._asking.options(body, client_tools)
@@ -231,7 +232,8 @@ class Think(Overridable):
     ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
         """The chunks of a request from a place on, each with its place: what is stored, then what comes.
 
-        A stream is kept until ten minutes after its turn has ended.
+        A stream is kept until ten minutes after its turn has ended. It is told as it was: an answer that
+        failed ends with a chunk of the type `error`, and nothing is raised.
         """
         async for numbered in self._asking.resume(request_id, after):
             yield numbered

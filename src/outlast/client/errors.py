@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from outlast.core.errors import TurnFailed
+
+__all__ = ["CallFailed", "Closed", "MessageTooLarge", "Refused", "TurnFailed"]
+
 
 class Refused(Exception):
     """The server does not want this client, and said so for good."""
@@ -9,10 +13,6 @@ class Refused(Exception):
 
 class Closed(Exception):
     """The client was closed before that was over."""
-
-
-class TurnFailed(Exception):
-    """The turn ended with an error; the text is what its users are shown."""
 
 
 class MessageTooLarge(TurnFailed):

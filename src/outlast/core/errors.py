@@ -150,6 +150,10 @@ class SubmissionConflict(OutlastError, ValueError):
     """A request id and an idempotency key point at two different requests."""
 
 
+class TurnFailed(OutlastError):
+    """A turn ended with an error while its answer was iterated over; the text is what its users are shown."""
+
+
 class InsideTurn(OutlastError, RuntimeError):
     """A turn of this agent was waited for from inside one of its turns: that would wait for ever."""
 

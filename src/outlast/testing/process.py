@@ -119,6 +119,11 @@ class Worker:
 
 
 def _reference(thing: Any) -> str:
+    if thing.__module__ == "__main__":
+        raise ValueError(
+            f"{thing.__qualname__} is defined in __main__, which the worker cannot import: there,"
+            f" __main__ is the worker itself. Move it into a module of its own, and import it from there"
+        )
     if "<" in thing.__qualname__:
         raise ValueError(
             f"{thing.__qualname__} cannot be imported by another process; define it at the top of a module"
