@@ -81,6 +81,11 @@ async def test_recovery_without_progress_is_given_up_with_the_agent_s_own_words(
     assert exhausted[0].startswith("Chat recovery exhausted ")
 
 
+def test_a_wait_for_a_stable_state_is_refused_with_what_bounds_a_turn_instead() -> None:
+    with pytest.raises(ValueError, match=r"stable_timeout is not supported.*no_progress_timeout"):
+        ChatRecovery(max_attempts=6, stable_timeout=10)  # type: ignore[arg-type]
+
+
 async def test_a_hook_that_only_watches_leaves_the_default_in_force(store_url: str) -> None:
     heard: list[tuple[str, int]] = []
 

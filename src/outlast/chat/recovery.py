@@ -31,7 +31,6 @@ Reason = Literal[
     "no_progress_timeout",
     "recovery_aborted",
     "max_attempts_exceeded",
-    "stable_timeout",
     "recovery_error",
     "boot_strikes",
     "stale",
