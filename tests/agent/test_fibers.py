@@ -336,7 +336,7 @@ async def test_a_fiber_that_ends_while_its_host_is_stopping_is_not_left_behind(
         assert await fiber_rows(host) == []
 
 
-async def test_run_fiber_through_a_stub_says_make_it_async(sqlite_url: str) -> None:
+async def test_run_fiber_through_a_stub_says_where_to_use_it(sqlite_url: str) -> None:
     async with hosting(Worker, url=sqlite_url) as host:
-        with pytest.raises(TypeError, match="make it async"):
+        with pytest.raises(TypeError, match="Use it in an async method of Worker"):
             host.get(Worker, "a").run_fiber("x", forever)
