@@ -250,6 +250,8 @@ def test_a_type_checker_sees_the_methods_of_the_agent_behind_a_stub(tmp_path: Pa
             total: int = await host.get(Counter, "alice").add(1)
             text: str = await host.get(Counter, "alice").add(1)
             await host.get(Counter, "alice").subtract(total)
+            name: str = host.get(Counter, "alice").name
+            state: dict[str, int] = await host.get(Counter, "alice").get_state()
         """)
     )
     # What chat agents import is not part of the question, and takes a minute to read.

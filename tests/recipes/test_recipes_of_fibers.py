@@ -150,7 +150,10 @@ class ResearchAgent(Agent):
         if fiber.name != "research":
             return
         if fiber.snapshot:  # go on behind the last checkpoint
-            fiber.resume(self.do_research)
+            self.go_on(fiber)
+
+    def go_on(self, fiber: FiberRecoveryContext) -> None:
+        fiber.resume(self.do_research)
 
     async def start_research(self, topic: str) -> None:
         self.run_fiber("research", self.do_research, {"topic": topic, "completed_steps": []})
@@ -174,16 +177,26 @@ class ResearchAgent(Agent):
         super().broadcast(message, without=without)
 
 
+class StartingAnew(ResearchAgent):
+    """The same, with another fiber in place of the one that was interrupted."""
+
+    def go_on(self, fiber: FiberRecoveryContext) -> None:
+        self.run_fiber("research", self.do_research, fiber.snapshot)
+
+
+@pytest.mark.parametrize("Research", [ResearchAgent, StartingAnew])
 @pytest.mark.parametrize("after", [0.5, 1.5, 2.5])
-async def test_research_goes_on_behind_its_last_checkpoint(store_url: str, after: float) -> None:
+async def test_research_goes_on_behind_its_last_checkpoint(
+    store_url: str, after: float, Research: type[ResearchAgent]
+) -> None:
     ResearchAgent.executed.clear()
     ResearchAgent.sent.clear()
-    async with hosting(ResearchAgent, url=store_url, shutdown_timeout=0) as host:
-        await host.get(ResearchAgent, "a").start_research("owls")
+    async with hosting(Research, url=store_url, shutdown_timeout=0) as host:
+        await host.get(Research, "a").start_research("owls")
         await asyncio.sleep(after)
     done = int(after)
     assert len(ResearchAgent.sent) == done
-    async with hosting(ResearchAgent, url=store_url, life="2") as host:
+    async with hosting(Research, url=store_url, life="2") as host:
         await host.until_settled()
         assert await fiber_rows(host) == []
     steps = list(ResearchAgent.steps)

@@ -34,8 +34,9 @@ class Worker:
     """Runs `drive` in a process of its own, again and again, on one store.
 
     `agents` and `drive` must be importable from a file: classes and an async function at the top of a
-    module. `drive(host, *arguments)` is called with a running host; the worker ends when it has returned
-    and the host has settled. See `docs/testing.md` for a whole test.
+    module, which is not the script that is run (`__main__`). `drive(host, *arguments)` is called with a
+    running host; the worker ends when it has returned and the host has settled. See `docs/testing.md` for a
+    whole test.
     """
 
     def __init__(
