@@ -148,6 +148,8 @@ DURATIONS: dict[str, Use] = {
         Host([Alarm], url, shutdown_timeout=value)._shutdown_timeout
     ),
     "Host.stop(timeout)": stopped,
+    "Limits(body_within)": lambda value, _: seconds(Limits(body_within=value).body_within),
+    "Limits(headers_within)": lambda value, _: seconds(Limits(headers_within=value).headers_within),
     "Limits(stall)": lambda value, _: Unread(Limits(stall=value))._stall,
     "Retry(base_delay)": lambda value, url: asked(url, "with_retry", value),
     "Retry(max_delay)": lambda value, _: Retry(max_delay=value).delay_before(40, random.Random(1)),

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from outlast.client.errors import CallFailed, Closed, MessageTooLarge, Refused
 from outlast.client.fetching import Fetcher
-from outlast.client.following import Request
+from outlast.client.following import Later, Request
 from outlast.client.line import Line
 from outlast.client.sending import Limits, Outgoing, frame
 from outlast.client.transcript import Transcript, unanswered
@@ -179,16 +179,17 @@ class Client:
                 offers.put_nowait(id)
 
     async def _followed(self, request: Request) -> AsyncGenerator[dict[str, Any]]:
-        from websockets.exceptions import ConnectionClosed
-
         if self._line.refusal is not None:
             raise self._line.refusal
         self._requests.append(request)
         try:
-            if self._socket is not None:  # or it is sent with the greeting
-                with contextlib.suppress(ConnectionClosed):
-                    await self._announce(self._socket, request)
+            await self._announce_if_connected(request)
             while (found := await request.chunks.get()) is not None:
+                if isinstance(found, Later):
+                    await asyncio.sleep(found.seconds)
+                    if request.asks is not None:
+                        await self._announce_if_connected(request)
+                    continue
                 if isinstance(found, BaseException):
                     raise found
                 yield found
@@ -365,6 +366,14 @@ class Client:
 
     def _owed(self) -> list[Request | Outgoing]:
         return [*self._requests, *self._answers_given.values()]
+
+    async def _announce_if_connected(self, request: Request) -> None:
+        """Otherwise it is sent with the greeting."""
+        from websockets.exceptions import ConnectionClosed
+
+        if self._socket is not None:
+            with contextlib.suppress(ConnectionClosed):
+                await self._announce(self._socket, request)
 
     async def _announce(self, socket: ClientConnection, request: Request) -> None:
         """Ask for a turn, or for what is left of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from base64 import b64decode
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from httpx2 import AsyncClient, Response
 
 TIMEOUT = 60.0  # seconds without a byte
+TRIES = 3  # of a request that the server asks to make again later
+LONGEST_WAIT = 60  # seconds until then
 EARLIER = "x-outlast-earlier"
 REFERENCE = "outlast-reference"
 
@@ -66,7 +69,12 @@ class Fetcher:
         query = urlencode({**self._query, **more})
         separator = "&" if "?" in url else "?"
         try:
-            response = await self._http.get(f"{url}{separator}{query}" if query else url)
+            for tries in range(1, TRIES + 1):
+                response = await self._http.get(f"{url}{separator}{query}" if query else url)
+                wait = _asked_to_wait(response)
+                if wait is None or tries == TRIES:
+                    break
+                await asyncio.sleep(wait)
         except httpx.TransportError as error:
             text = f"GET {url} failed: {error or type(error).__name__}. Try again."
             raise CallFailed(text) from error
@@ -79,6 +87,14 @@ class Fetcher:
     async def close(self) -> None:
         if self._http is not None:
             await self._http.aclose()
+
+
+def _asked_to_wait(response: Response) -> int | None:
+    """Seconds after which a server that cannot answer now wants to be asked again; None: it does not."""
+    given = response.headers.get("retry-after", "")
+    if response.status_code != 503 or not given.isdecimal() or len(given) > 9:
+        return None
+    return int(given) if int(given) <= LONGEST_WAIT else None
 
 
 def _decoded(response: Response) -> Any:

@@ -12,6 +12,14 @@ from outlast.core import json
 OVERSIZED = "The message is too large"  # how a server refuses one
 
 
+class Later(Exception):
+    """The server could not store the request: it is to be sent again after so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"to be sent again after {seconds:g} s")
+        self.seconds = seconds
+
+
 class Request:
     """What was asked for, and what has come of it."""
 
@@ -30,6 +38,10 @@ class Request:
 
     def hear(self, frame: dict[str, Any]) -> bool:
         """A response frame. Whether it brings anything new."""
+        wait = frame.get("retryAfter")
+        if self.asks is not None and isinstance(wait, int | float):
+            self.chunks.put_nowait(Later(wait))
+            return True
         was_asked, self.asks = self.asks is not None, None  # it was accepted, or refused
         seq, body = frame.get("seq"), frame.get("body")
         if frame.get("error"):

@@ -73,6 +73,10 @@ class CommitFailed(OutlastError):
     The agent is discarded and boots again from the store; call it again."""
 
 
+class StoreFailed(CommitFailed, StoreError):
+    """A commit was not written because one before it had met a store that is full, read-only or away."""
+
+
 # --- hosts and agents ----------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -23,11 +23,13 @@ from outlast.host.address import Address
 from outlast.host.host import Host
 from outlast.server import pages
 from outlast.server.activity import Activity
+from outlast.server.arriving import Arriving, TooSlow
 from outlast.server.connection import TRY_AGAIN, Connection
 from outlast.server.event_stream import Readers
-from outlast.server.http import answer
+from outlast.server.http import answer, most_of
 from outlast.server.limits import Limits
 from outlast.server.line import Line
+from outlast.server.not_now import NOT_STORED, not_now
 from outlast.server.pages import Page
 from outlast.server.room import Room, Rooms
 from outlast.server.routing import PREFIX, NoSuchAgent, Target, path_of, resolve
@@ -184,7 +186,8 @@ class App:
         elif scope["type"] == "websocket":
             await self._connect(WebSocket(scope, receive, send), send)
         elif scope["type"] == "http":
-            response = await self._answer(Request(scope, receive))
+            arriving = Arriving(receive, seconds(self.limits.body_within))
+            response = await self._answer(Request(scope, arriving), arriving)
             await response(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -296,6 +299,9 @@ class App:
             await served.run(socket)
         except HostStopped:
             connection.close(GOING_AWAY, "restarting")
+        except NOT_STORED as error:
+            logger.warning("%s: a connection has to wait: %s", target.address, error)
+            connection.close(TRY_AGAIN, "try again")
         except Exception:
             logger.exception("a connection to %s failed", target.address)
             connection.close(FAILED, "internal error")
@@ -308,7 +314,7 @@ class App:
 
     # --- HTTP ------------------------------------------------------------------------------------
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, arriving: Arriving) -> Response:
         below = _raw_path(request.scope)
         if below == "/healthz":
             return PlainTextResponse("ok")
@@ -316,10 +322,12 @@ class App:
             ready = self._is_ready
             return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503)
         if self._inspector is not None and below.startswith(f"{INSPECTOR}/"):
-            return await self._inspect(request, below.removeprefix(f"{INSPECTOR}/"))
+            inspecting = self._inspect(request, below.removeprefix(f"{INSPECTOR}/"))
+            return await self._or_refused(request, inspecting)
         has_chat, has_inspector = self.page is not None, self._inspector is not None
         if pages.is_page(below, chat=has_chat, inspector=has_inspector):
-            return await self._answer_page(request, self.page or Page(title="outlast"))
+            paging = self._answer_page(request, self.page or Page(title="outlast"))
+            return await self._or_refused(request, paging)
         try:
             target = self._target(request)
         except NoSuchAgent:
@@ -330,50 +338,54 @@ class App:
             return JSONResponse({"error": "origin not allowed"}, 403)
         if request.method == "OPTIONS":
             return self._with_cors(request, Response(status_code=204))
+        answering = self._answer_for(request, target, arriving)
+        return self._with_cors(request, await self._or_refused(request, answering))
+
+    async def _or_refused(self, request: Request, answering: Awaitable[Response]) -> Response:
+        """The answer, or why there is none."""
         try:
-            response = await self._answer_for(request, target)
+            return await answering
         except NotLetIn as refused:
-            response = refused.response()
+            return refused.response()
+        except TooSlow as slow:
+            return JSONResponse({"error": str(slow)}, 408, {"connection": "close"})
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
         except HostStopped:
-            response = JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
+            return JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
+        except NOT_STORED as error:
+            logger.warning("%s %s has to wait: %s", request.method, request.scope["path"], error)
+            return not_now()
         except Exception:
-            response = JSONResponse({"error": self._failed(request.method, request)}, 500)
-        return self._with_cors(request, response)
+            return JSONResponse({"error": self._failed(request.method, request)}, 500)
 
     async def _answer_page(self, request: Request, page: Page) -> Response:
         """The page itself is for everybody; what it asks, for those who may come in."""
         path = _raw_path(request.scope)
         if request.method == "POST" and self._is_foreign(request):
             return JSONResponse({"error": "origin not allowed"}, 403)
-        try:
-            if not pages.is_public(path):
-                principal = await self._known(request)
-                if (
-                    self._authorize is not None
-                ):  # like the inspector, this is about everybody's chats
-                    await self._check_inspect(principal)
-            site = pages.Site(
-                page,
-                self.host,
-                self._agents,
-                self._prefix,
-                self.limits,
-                self._activity,
-                self._leaving,
-                inspector=path == pages.ABOUT and await self._shows_inspector(request),
-                chat=self.page is not None,
-            )
-            return await pages.answer(site, request, path)
-        except NotLetIn as refused:
-            return refused.response()
-        except HostStopped:
-            return JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
-        except Exception:
-            return JSONResponse({"error": self._failed(request.method, request)}, 500)
+        if not pages.is_public(path):
+            principal = await self._known(request)
+            if self._authorize is not None:  # like the inspector, this is about everybody's chats
+                await self._check_inspect(principal)
+        site = pages.Site(
+            page,
+            self.host,
+            self._agents,
+            self._prefix,
+            self.limits,
+            self._activity,
+            self._leaving,
+            inspector=path == pages.ABOUT and await self._shows_inspector(request),
+            chat=self.page is not None,
+        )
+        return await pages.answer(site, request, path)
 
-    async def _answer_for(self, request: Request, target: Target) -> Response:
+    async def _answer_for(self, request: Request, target: Target, arriving: Arriving) -> Response:
         request.state.principal = await self._principal(request, target, "request")
         request.state.leaving = self._leaving
+        # Before the agent is held: a slow upload does not keep it in memory.
+        await arriving.read_ahead(most_of(target, self.limits))
         await ensure(self.host, target.address)
         request.state.readers = self.readers
         request.state.base = self.base_of(request.scope, target)
@@ -388,15 +400,8 @@ class App:
         if self._auth is None and not is_local(request):
             text = "without auth, the inspector is for this machine alone"
             return JSONResponse({"error": text}, 403)
-        try:
-            await self._check_inspect(await self._known(request))
-            return await self._inspector.answer(request, what)
-        except NotLetIn as refused:
-            return refused.response()
-        except HostStopped:
-            return JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
-        except Exception:
-            return JSONResponse({"error": self._failed(request.method, request)}, 500)
+        await self._check_inspect(await self._known(request))
+        return await self._inspector.answer(request, what)
 
     async def _check_inspect(self, principal: Any) -> None:
         """`NotLetIn` unless they may see all agents: `authorize` is asked with no address."""

@@ -103,6 +103,10 @@ class Responses:
         """The turn has failed; this is the terminal frame, too."""
         return self._terminal(text, "error", message_ids, error=True)
 
+    def not_now(self, text: str, retry_after: int) -> str:
+        """The request was not accepted, and may be sent again after so many seconds."""
+        return self._terminal(text, "error", (), error=True, retry_after=retry_after)
+
     def _terminal(
         self,
         body: str,
@@ -111,8 +115,10 @@ class Responses:
         *,
         replay: bool = False,
         error: bool = False,
+        retry_after: int | None = None,
     ) -> str:
         more = ',"error":true' if error else ""
+        more += "" if retry_after is None else f',"retryAfter":{retry_after}'
         more += ',"replay":true' if replay else ""
         if message_ids:
             more += f',"messageIds":{json.encode(list(message_ids))}'

@@ -22,6 +22,7 @@ Everything else is the application's: `on_request`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
@@ -31,6 +32,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from outlast.agent.rpc import FinalText, answers, rpc_methods
+from outlast.chat.serving import Serving
 from outlast.core import json
 from outlast.core.clock import seconds
 from outlast.core.errors import OutlastError, PublicError, RpcRefused, SubmissionConflict
@@ -40,6 +42,7 @@ from outlast.server.event_stream import EventStream
 from outlast.server.hidden import failed_call
 from outlast.server.limits import Limits
 from outlast.server.long_requests import Plain, request_body
+from outlast.server.not_now import NOT_STORED
 from outlast.server.outgoing import Outgoing
 from outlast.server.paced import PacedResponse
 from outlast.server.replay import begins_at, denied, rebuilding
@@ -62,6 +65,11 @@ class Refused(Exception):
         self.status = status
 
 
+def most_of(target: Target, limits: Limits) -> int:
+    """Bytes that the body of a request to this agent may have; those of `on_request` may have more."""
+    return limits.frame if target.rest == ("chat",) else limits.body
+
+
 async def answer(host: Host, request: Request, target: Target, limits: Limits) -> Response:
     """What an agent's address answers."""
     try:
@@ -70,8 +78,20 @@ async def answer(host: Host, request: Request, target: Target, limits: Limits) -
         if isinstance(response, PacedResponse):
             response.stall = seconds(limits.stall)
         return response
+    except NOT_STORED as error:
+        if (request.method, target.rest) == ("POST", ("chat",)):
+            await _report(host, request, target, error)
+        raise
     except Refused as refusal:
         return JSONResponse({"error": str(refusal)}, refusal.status)
+
+
+async def _report(host: Host, request: Request, target: Target, error: Exception) -> None:
+    """A message could not be stored. The agent that it was for was discarded."""
+    with contextlib.suppress(OutlastError):
+        async with host.using(target.address) as agent:
+            if isinstance(serving := getattr(agent, "_serving", None), Serving):
+                await serving.refused(error, request.headers.get("idempotency-key"), "persist")
 
 
 async def _route(
@@ -277,6 +297,8 @@ async def _ask(
             concurrency=agent.message_concurrency,
             principal=request.state.principal,
         )
+    except NOT_STORED:
+        raise
     except Exception as error:
         is_invalid = isinstance(error, TypeError | ValueError)
         default = str(error) if is_invalid else None

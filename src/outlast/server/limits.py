@@ -27,12 +27,15 @@ class Limits:
     inline: int = 256 * KIB  # one tool output or file; a client is sent the URL of a larger one
     buffer: int = 8 * MIB  # what may wait behind the frame that a connection is being sent
     unsent: int = 256 * MIB  # what all connections together have not read yet
-    stall: float | timedelta = (
-        30.0  # time without reading anything after which a connection is dropped
-    )
+    # Time without reading anything after which a connection is dropped.
+    stall: float | timedelta = 30.0
+    headers_within: float | timedelta = 10.0  # for the headers of a request (with `outlast serve`)
+    # For its body, and one second more for each 16 KiB that have arrived.
+    body_within: float | timedelta = 30.0
 
     def __post_init__(self) -> None:
-        seconds(self.stall, "stall")
+        for name in ("stall", "headers_within", "body_within"):
+            seconds(getattr(self, name), name)
 
     def shown(self) -> dict[str, int]:
         """What clients have to know, for their first frame."""

@@ -13,6 +13,7 @@ from datetime import timedelta
 import uvicorn
 
 from outlast.core.clock import seconds
+from outlast.server import arriving
 from outlast.server.app import App
 from outlast.server.gathering import protocol
 from outlast.server.served import Served
@@ -56,6 +57,7 @@ class Server(uvicorn.Server):
             port=port,
             log_level=log_level,
             lifespan="on",
+            http=arriving.protocol(seconds(application.limits.headers_within)),
             ws=protocol(),
             ws_max_size=application.limits.frame,
             ws_per_message_deflate=False,  # a frame is serialised once for all connections

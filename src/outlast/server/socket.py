@@ -23,10 +23,12 @@ from outlast.core.errors import HostStopped, OutlastError, PublicError, RpcRefus
 from outlast.core.text import described
 from outlast.host.host import Host
 from outlast.server import frames
-from outlast.server.connection import Connection
+from outlast.server.connection import TRY_AGAIN, Connection
+from outlast.server.frames import Responses
 from outlast.server.hidden import failed_call
 from outlast.server.limits import Limits
 from outlast.server.long_requests import answered_call, call_id, request_frame, request_id
+from outlast.server.not_now import NOT_STORED, RETRY_AFTER, TEXT
 from outlast.server.requests import MAX_ID, Asked, TooMuch, Unreadable, asked, too_large
 from outlast.server.room import Room
 
@@ -122,6 +124,9 @@ class Socket:
     async def _handle(self, handler: Handler, frame: dict[str, Any]) -> None:
         try:
             await handler(self, frame)
+        except NOT_STORED as error:  # clients come back, learn how things are, and send it again
+            logger.warning("%s: a frame has to wait: %s", self._room.address, error)
+            self._connection.close(TRY_AGAIN, "try again")
         except OutlastError as error:
             logger.warning("%s: a frame was refused: %s", self._room.address, error)
         except Exception:
@@ -169,6 +174,9 @@ class Socket:
         try:
             async with self._host.using(self._room.address) as agent:
                 await agent._change_state(frame["state"], self._connection)  # type: ignore[attr-defined]
+        except NOT_STORED as error:
+            logger.warning("%s: a state was not stored: %s", self._room.address, error)
+            self._connection.send(frames.frame(frames.STATE_ERROR, error=TEXT))
         except OutlastError:
             raise
         except Exception as error:
@@ -250,7 +258,7 @@ class Socket:
 
     @asynccontextmanager
     async def _chatting_or_told(self, id: str | None) -> AsyncIterator[Any]:
-        """The same as `_chatting`; the client learns if the agent cannot be asked."""
+        """The same as `_chatting`; the client learns if the agent cannot be asked, or cannot store it."""
         is_entered = False
         try:
             async with self._chatting() as agent:
@@ -258,13 +266,32 @@ class Socket:
                 yield agent
         except HostStopped:
             raise  # the connection is about to close, and the client sends it again
+        except NOT_STORED as error:
+            text = None if id is None else await self._not_accepted(id, error)
+            if text is None:
+                raise
+            logger.warning("%s: the request %s has to wait: %s", self._room.address, id, error)
+            self._connection.send(Responses(str(id), continuation=False).not_now(text, RETRY_AFTER))
         except Exception:
             if not is_entered and id is not None:
                 self._fail(id, NOT_ACCEPTED)
             raise
 
+    async def _not_accepted(self, id: str, error: Exception) -> str | None:
+        """Report a request that could not be stored, and return the text for its client.
+
+        None: it may be stored all the same. The agent that could not store something was discarded.
+        """
+        try:
+            async with self._chatting() as agent:
+                if await agent._inbox.get(id) is not None:
+                    return None
+                return str(await agent._serving.refused(error, id, "persist", default=TEXT))
+        except OutlastError:
+            return None
+
     def _fail(self, id: str, text: str) -> None:
-        self._connection.send(frames.Responses(id, continuation=False).error(text))
+        self._connection.send(Responses(id, continuation=False).error(text))
 
     async def _ask(self, agent: Any, request: Asked) -> None:
         chat, connection = self._room.chat, self._connection
@@ -289,9 +316,11 @@ class Socket:
                 concurrency=agent.message_concurrency,
                 principal=connection.principal,
             )
-        except Exception as error:
+        except BaseException as error:  # also when the agent is discarded meanwhile
             if known is None:
                 chat.owners.pop(request.id, None)
+            if not isinstance(error, Exception) or isinstance(error, NOT_STORED):
+                raise
             logger.warning("%s: a message was refused: %s", self._room.address, described(error))
             serving = agent._serving
             text = await serving.refused(error, request.id, "persist", default=NOT_ACCEPTED)
@@ -300,7 +329,7 @@ class Socket:
         if entry is None:  # dropped: nothing of it is kept
             chat.owners.pop(request.id, None)
             chat.tell_one(connection, agent._serving)
-            responses = frames.Responses(request.id, continuation=False)
+            responses = Responses(request.id, continuation=False)
             connection.send(responses.done(outcome="skipped", message_ids=request.message_ids))
         elif not accepted and known is not connection:  # here is what has come of it so far
             if entry.ended_at is not None:

@@ -16,6 +16,10 @@ from outlast.core.errors import (
     OwnershipLost,
     StoreClosed,
     StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
     ValueTooLarge,
     again,
 )
@@ -187,8 +191,10 @@ class Store(ABC):
     def _fail(self, batch: Batch, error: Exception) -> None:
         """The batch itself cannot be written: what is behind it for this agent goes with it."""
         logger.error("%s: a commit failed: %s", batch.fence.root, error)
+        is_of_store = isinstance(error, StoreFull | StoreReadOnly | StoreUnavailable)
+        failure = StoreFailed if is_of_store else CommitFailed
         batch.fence.close(
-            CommitFailed(
+            failure(
                 f"{batch.fence.root}: a commit failed ({error}), so the agent was discarded and"
                 f" boots again from the store; nothing handed over after it was written."
             )
