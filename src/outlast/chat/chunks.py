@@ -190,15 +190,19 @@ class Encoder:
         outcome: Literal["failed", "retried", "unknown"] = "failed",
         detail: str | None = None,
         for_model: bool = False,
+        mark: str | None = None,
     ) -> str:
         """The call failed; "retried" when the model was asked to call again; or nobody knows.
 
-        `detail` is what clients are not shown; with `for_model`, the model is.
+        `detail` is what clients are not shown; with `for_model`, the model is. `mark`: whether
+        `repair_interrupted_tool_part` was asked.
         """
         chunk = {"type": "tool-output-error", "toolCallId": call_id, "errorText": text}
         ours: dict[str, Any] = {} if outcome == "failed" else {"outcome": outcome}
         if detail is not None:
             ours |= {"detail": detail, **({"for_model": True} if for_model else {})}
+        if mark is not None:
+            ours["repair"] = mark
         return encoded({**chunk, **metadata_of(ours)})
 
     def tool_denied(self, call_id: str) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from outlast.agent.unit import Commits
 from outlast.chat import events
-from outlast.chat.hooks import told
 from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.interactions import AUTO, Interactions
-from outlast.chat.repair import check_repaired, needs_closing, open_calls, repaired
+from outlast.chat.part_repair import PartRepair, mark_of, without_mark
+from outlast.chat.repair import needs_closing, open_calls, repaired
 from outlast.chat.stream import Stream
-from outlast.chat.tool_parts import Part
+from outlast.chat.tool_parts import tool_name
 from outlast.chat.transcript import Change, Transcript
 from outlast.chat.turn import Turn
 from outlast.core import json
@@ -35,7 +35,7 @@ class Claims:
         inbox: Inbox,
         transcript: Transcript,
         interactions: Interactions,
-        repair: Callable[[Part], Any] | None,
+        repair: PartRepair,
     ) -> None:
         self._activation = activation
         self._agent = activation.address.text
@@ -43,7 +43,7 @@ class Claims:
         self._inbox = inbox
         self._transcript = transcript
         self._interactions = interactions
-        self._repair = repair
+        self.repair = repair
 
     async def new(self, entry: EntryRow) -> list[dict[str, Any]]:
         """The entry's messages that are not stored yet."""
@@ -91,9 +91,7 @@ class Claims:
             return None
         change, under, begun = found
         message_id = begun["id"] if begun is not None else self._activation.ids.new("message")
-        closed: list[str] = []
-        if entry.origin != AUTO:
-            change, closed = await self._repaired(change)
+        change, closed = await self._repaired(change, closes=entry.origin != AUTO)
         if begun is not None:
             begun = change.path[-1]
         running, operation = self._inbox.claim(entry, under, message_id)
@@ -156,38 +154,62 @@ class Claims:
         role, parent = found
         return target if role == "user" else parent
 
-    async def _repaired(self, change: Change) -> tuple[Change, list[str]]:
-        """The same, with an outcome for each call that the model will be shown; and which had none."""
+    async def _repaired(self, change: Change, *, closes: bool) -> tuple[Change, list[str]]:
+        """The same, with an outcome for each call that the model will be shown; and which were changed."""
         try:
-            changed, closed = repaired(change.path)
+            changed, closed = repaired(change.path) if closes else ([], [])
         except Exception as error:  # what is stored may be anything
             logger.exception("%s: the conversation cannot be repaired", self._agent)
             self._activation.events.emit(
                 events.StoredDamaged, self._agent, "the conversation", described(error)
             )
             return change, []
-        if not changed:
-            return change, []
-        if self._repair is not None:
-            stored = {message["id"]: message for message in change.path}
-            changed = [await self._with_hook(stored[each["id"]], each) for each in changed]
-        return self._transcript.with_replaced(change, changed), closed
+        if self.repair.is_wanted:
+            changed, asked = await self._by_agent(change.path, changed, closes)
+            closed += [id for id in asked if id not in closed]
+        return (self._transcript.with_replaced(change, changed) if changed else change), closed
 
-    async def _with_hook(self, stored: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
-        """What the agent makes of the calls that have no outcome. What makes no sense is not used."""
-        assert self._repair is not None
-        parts = list(message["parts"])
-        for place, (before, after) in enumerate(zip(stored["parts"], parts, strict=True)):
-            if before is after or not needs_closing(before):
+    async def _by_agent(
+        self, path: Sequence[dict[str, Any]], changed: list[dict[str, Any]], closes: bool
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """What the agent makes of the calls whose outcome nobody knows; and which it has changed."""
+        after = {message["id"]: message for message in changed}
+        asked: list[str] = []
+        for stored in path:
+            closed = after.get(stored["id"], stored)
+            places = [
+                place
+                for place, part in enumerate(_parts_of(stored))
+                if is_due(part) or (closes and is_open(part))
+            ]
+            if not places:
                 continue
-            try:
-                made = await told(self._repair, {**before, "input": after.get("input", {})})
+            parts = list(closed["parts"])
+            for place in places:
+                before, part = stored["parts"][place], without_mark(parts[place])
+                shown = {**before, "input": part.get("input", {})}
+                made = await self.repair.made_of(shown)
                 if made is not None:
-                    check_repaired(made)
-                    parts[place] = json.decode(json.encode(made, "part"))
-            except Exception:  # a conversation does not end with it
-                logger.exception("%s: repair_interrupted_tool_part", self._agent)
-        return {**message, "parts": parts}
+                    asked.append(str(before.get("toolCallId")))
+                parts[place] = part if made is None else made
+            after[stored["id"]] = {**closed, "parts": parts}
+        return list(after.values()), asked
+
+
+def is_due(part: Any) -> bool:
+    """Whether this call has been closed as interrupted or unknown, and the agent has not been asked."""
+    return tool_name(part) is not None and mark_of(part) == "due"
+
+
+def is_open(part: Any) -> bool:
+    """Whether this call has no outcome."""
+    return tool_name(part) is not None and needs_closing(part)
+
+
+def _parts_of(message: dict[str, Any]) -> list[Any]:
+    parts = message.get("parts")
+    is_answer = message.get("role") == "assistant" and isinstance(parts, list)
+    return list(parts) if is_answer and parts else []
 
 
 def _messages(entry: EntryRow) -> list[dict[str, Any]]:

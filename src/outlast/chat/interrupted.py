@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.chat.calling import UNKNOWN, CallEnd, reconciled
 from outlast.chat.chunks import Encoder
@@ -12,9 +12,10 @@ from outlast.chat.events import ToolFinished
 from outlast.chat.hooks import told
 from outlast.chat.inbox_rows import EntryRow
 from outlast.chat.ledger import CallRow, Ledger, input_of
+from outlast.chat.part_repair import PartRepair
 from outlast.chat.reducer import MessageBuilder
 from outlast.chat.stream import Stream
-from outlast.chat.tool_parts import is_settled
+from outlast.chat.tool_parts import Part, advanced, is_settled
 from outlast.chat.tools import ToolCall, ToolSpec, marked_methods
 from outlast.chat.toolset import tools_of
 from outlast.core import json
@@ -37,18 +38,21 @@ async def close_calls(
     activation: Activation,
     *,
     once: bool = False,
-) -> None:
+    repair: PartRepair | None = None,
+) -> dict[str, Part]:
     """Give each call that had begun an outcome: what it is, or that nobody knows.
 
-    `once`: only those that may not be made again; the others are about to be.
+    `once`: only those that may not be made again; the others are about to be. `repair` is asked about those
+    that did not end well: returns the parts that take their place.
     """
+    replaced: dict[str, Part] = {}
     begun = [
         row
         for row in await ledger.of_turn(entry.id)
         if row.state == "begun" and (row.effect == "once" or not once)
     ]
     if not begun:
-        return
+        return replaced
     specs = await _specs(agent)
     encoder = Encoder()
     for row in begun:
@@ -59,8 +63,13 @@ async def close_calls(
         if end.state == "done":
             chunk = encoder.tool_output(row.id, end.output)
         else:
-            outcome = "unknown" if end.state == "unknown" else "failed"
-            chunk = encoder.tool_error(row.id, end.error or "", outcome=outcome)  # type: ignore[arg-type]
+            made, mark = None, None
+            if repair is not None and repair.is_wanted:
+                closed = advanced(part, json.decode(_error(encoder, row, end)))
+                made, mark = await repair.made_of(closed or part), "asked"
+            chunk = _error(encoder, row, end, mark)
+            if made is not None:
+                replaced[row.id] = made
         builder.apply(chunk)
         stream.append(chunk)
         assert end.state != "open"
@@ -78,6 +87,12 @@ async def close_calls(
             elapsed_ms=0,
             error=end.error,
         )
+    return replaced
+
+
+def _error(encoder: Encoder, row: CallRow, end: CallEnd, mark: str | None = None) -> str:
+    outcome: Literal["failed", "unknown"] = "unknown" if end.state == "unknown" else "failed"
+    return encoder.tool_error(row.id, end.error or "", outcome=outcome, mark=mark)
 
 
 async def _specs(agent: Answering) -> dict[str, ToolSpec]:

@@ -161,8 +161,8 @@ class Overridable(Agent):
         return None
 
     def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any] | None:
-        """Called for a stored call that has no outcome, before the model is asked.
+        """Called for each call that the model would be shown as interrupted or unknown, before it is.
 
-        Returns the part with an outcome, or another part in its place; None: it is closed as an error.
+        Returns the part with an outcome, or another part in its place; None: it stays an error.
         """
         return None

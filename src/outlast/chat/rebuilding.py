@@ -80,10 +80,12 @@ def _of_call(part: Part) -> Iterator[Chunk]:
 def outcome_of(part: Part) -> Iterator[Chunk]:
     """The chunk that ends a call as this part has it; none: it has not ended."""
     call, state = {"toolCallId": part["toolCallId"]}, part.get("state")
+    metadata = part.get("resultProviderMetadata")
+    more = {"providerMetadata": metadata} if isinstance(metadata, Mapping) else {}
     if state == "output-available":
-        yield {"type": "tool-output-available", **call, "output": part.get("output")}
+        yield {"type": "tool-output-available", **call, "output": part.get("output"), **more}
     elif state == "output-error":
         text = part.get("errorText") or INTERRUPTED
-        yield {"type": "tool-output-error", **call, "errorText": text}
+        yield {"type": "tool-output-error", **call, "errorText": text, **more}
     elif state == "output-denied":
         yield {"type": "tool-output-denied", **call}

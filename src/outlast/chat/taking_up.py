@@ -26,6 +26,7 @@ from outlast.chat.interactions import Interactions
 from outlast.chat.interrupted import close_calls
 from outlast.chat.ledger import CallState, Ledger
 from outlast.chat.notices import TranscriptChanged
+from outlast.chat.part_repair import PartRepair, Repairing
 from outlast.chat.partial import folded
 from outlast.chat.preparing import Answering
 from outlast.chat.recovered_turns import RecoveredTurns, recovered_turns
@@ -78,7 +79,7 @@ class NotReady(OutlastError):
     """A turn cannot be taken up yet."""
 
 
-class Interruptible(Answering, Judging, Recoverable, Protocol):
+class Interruptible(Answering, Judging, Recoverable, Repairing, Protocol):
     """What is asked of an agent whose turn was interrupted."""
 
     chat_recovery: Any
@@ -136,6 +137,7 @@ class TakingUp:
         self._transcript = transcript
         self._ledger = ledger
         self._incidents = incidents
+        self._repair = PartRepair(agent, activation.address.text)
         self.boots = boots = Boots(activation, commits, incidents)
         self._recovering = Recovering(
             agent, activation, inbox, transcript, interactions, ledger, incidents, boots
@@ -237,11 +239,8 @@ class TakingUp:
             for chunk in (*seam, *verdict.chunks):
                 stream.append(chunk)
             what.partial.take(verdict.chunks)
-            builder = what.partial.builder
-            await close_calls(
-                self._object, entry, builder, stream, self._ledger, self._activation, once=True
-            )
-            turn.builder, turn.resumed = builder, what.partial
+            turn.repaired = await self._close_calls_of(what)
+            turn.builder, turn.resumed = what.partial.builder, what.partial
             turn.held = None if verdict.row is None else verdict.row.held
         else:
             for chunk in what.partial.discarded():
@@ -290,6 +289,29 @@ class TakingUp:
         suspect = incident if is_suspect and decision.action != "park" else None
         work = self._answer_later(turn, what.path, delay, suspect)
         await self._activation.spawn(work, "turn")
+
+    async def _close_calls_of(self, what: Interruption) -> tuple[str, ...]:
+        """Before the answer continues, give calls that may not be made again an outcome, or what the agent
+        makes of them. Returns those that it has changed.
+        """
+        partial, stream = what.partial, self._turns.streams.of(what.entry)
+        agent, activation = self._object, self._activation
+        replaced = await close_calls(
+            agent,
+            what.entry,
+            partial.builder,
+            stream,
+            self._ledger,
+            activation,
+            once=True,
+            repair=self._repair,
+        )
+        if replaced:
+            parts = [replaced.get(part.get("toolCallId"), part) for part in partial.raw["parts"]]
+            for chunk in (chunks := becoming(partial, {**partial.raw, "parts": parts})):
+                stream.append(chunk)
+            partial.take(chunks)
+        return tuple(replaced)
 
     async def _settle_by_chain(self, what: Interruption, verdict: Verdict) -> None:
         """The answer becomes what `on_recovery_boot` has made of it. Calls that it settles never run."""
@@ -441,6 +463,7 @@ class TakingUp:
         else:
             if verdict is not None:
                 await self._settle_by_chain(what, verdict)
+            before = builder.message()
             await close_calls(self._object, entry, builder, stream, self._ledger, self._activation)
             entry = self._inbox.current(entry) or entry  # cancelled in the meantime?
             if outcome == "interrupted" and entry.cancelled is not None:
@@ -449,6 +472,8 @@ class TakingUp:
                 builder.apply(chunk)
             said = without_waiting(builder.message(), (), ENDED)
             message = cleaned(said, error=INTERRUPTED)  # half a call is not kept
+            if message is not None:
+                message = self._repair.marking(before, message, what.begun)
             for chunk in (*partial.seam(), *(() if verdict is None else verdict.chunks)):
                 stream.append(chunk)
             is_error = outcome in ("error", "interrupted")

@@ -24,6 +24,7 @@ from outlast.chat.operating import RecoveryIncident
 from outlast.chat.overflow import Compactions
 from outlast.chat.overlap import policy_of
 from outlast.chat.overridable import Overridable
+from outlast.chat.part_repair import PartRepair
 from outlast.chat.recovery import (
     recovery_of,
 )
@@ -86,15 +87,8 @@ class Think(Overridable):
         self._inbox = inbox = Inbox(activation, commits)
         self._transcript = transcript = Transcript(activation, self._facts)
         self._interactions = Interactions(activation, commits, self._facts, inbox, transcript)
-        repair = self.repair_interrupted_tool_part
-        claims = Claims(
-            activation,
-            commits,
-            inbox,
-            transcript,
-            self._interactions,
-            repair if is_overridden(repair) else None,
-        )
+        repair = PartRepair(self, activation.address.text)
+        claims = Claims(activation, commits, inbox, transcript, self._interactions, repair)
         hook = self.on_chat_response
         self._responses = (
             Responses(hook, activation, commits, inbox, transcript) if is_overridden(hook) else None

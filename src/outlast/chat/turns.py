@@ -415,6 +415,9 @@ class Turns:
                 turn.stream.close(TurnEnd("aborted", None, error))
                 return
             message = self._said(turn, outcome, error)
+            if message is not None:
+                said = turn.builder.message()
+                message = self._claims.repair.marking(said, message, turn.begun)
             await self.store_end(
                 turn.entry, turn.stream, message, turn.under, outcome, error, turn, detail=detail
             )

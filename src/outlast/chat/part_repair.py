@@ -1,0 +1,110 @@
+"""What the agent makes of calls whose outcome nobody knows, before a model is shown them.
+
+`repair_interrupted_tool_part` is asked about a stored call without an outcome when the next turn begins, and
+about a call of an interrupted turn when that turn goes on. A call that a turn leaves behind as interrupted or
+unknown is marked as due when its message is stored, and asked about when the next turn begins. What the
+ledger knows of a call stays as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+from outlast.chat.chunk_json import METADATA_KEY
+from outlast.chat.hooks import is_overridden, told
+from outlast.chat.repair import check_repaired
+from outlast.chat.tool_parts import Part, is_settled, tool_name
+from outlast.core import json
+
+logger = logging.getLogger("outlast.chat")
+
+MARK = "repair"  # the field of a result's metadata
+Mark = Literal["due", "asked"]
+
+
+class Repairing(Protocol):
+    """What is asked of the agent."""
+
+    def repair_interrupted_tool_part(self, part: Part) -> Any: ...
+
+
+class PartRepair:
+    """The hook of one agent. It can break nothing: what makes no sense is logged, and not used."""
+
+    def __init__(self, agent: Repairing, address: str) -> None:
+        self._hook = agent.repair_interrupted_tool_part
+        self._address = address
+        self.is_wanted = is_overridden(self._hook)
+
+    async def made_of(self, part: Part) -> Part | None:
+        """What takes the place of this part; None: it stays."""
+        try:
+            made = await told(self._hook, without_mark(part))
+            if made is None:
+                return None
+            stored: Part = json.decode(json.encode(check_repaired(made), "part"))
+        except Exception:  # a conversation does not end with it
+            logger.exception("%s: repair_interrupted_tool_part", self._address)
+            return None
+        return None if stored == without_mark(part) else stored
+
+    def marking(
+        self, said: Mapping[str, Any], stored: dict[str, Any], begun: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """The message that a turn leaves, with a mark on each call that the agent is to be asked about.
+
+        `said` is the message before its open calls were closed, `begun` the one that the turn went on with.
+        """
+        if not self.is_wanted:
+            return stored
+        before, known = _calls(said), _calls(begun or {})
+
+        def is_left(part: Any) -> bool:
+            id = part.get("toolCallId") if tool_name(part) is not None else None
+            if id is None or part.get("state") != "output-error" or mark_of(part) is not None:
+                return False
+            if id in known and is_settled(known[id]):
+                return False
+            is_closed = id in before and not is_settled(before[id])
+            return is_closed or _ours(part).get("outcome") == "unknown"
+
+        parts = [marked(part, "due") if is_left(part) else part for part in stored["parts"]]
+        return {**stored, "parts": parts}
+
+
+def mark_of(part: Mapping[str, Any]) -> Any:
+    """Whether the agent is to be asked about a call, or was."""
+    return _ours(part).get(MARK)
+
+
+def marked(part: Part, mark: Mark) -> Part:
+    metadata = part.get("resultProviderMetadata")
+    known = metadata if isinstance(metadata, dict) else {}
+    ours = {**_ours(part), MARK: mark}
+    return {**part, "resultProviderMetadata": {**known, METADATA_KEY: ours}}
+
+
+def without_mark(part: Part) -> Part:
+    """The same, as it was before it was marked."""
+    ours = {name: value for name, value in _ours(part).items() if name != MARK}
+    metadata = part.get("resultProviderMetadata")
+    if not isinstance(metadata, dict) or METADATA_KEY not in metadata:
+        return part
+    others = {name: value for name, value in metadata.items() if name != METADATA_KEY}
+    after = {**others, METADATA_KEY: ours} if ours else others
+    rest = {name: value for name, value in part.items() if name != "resultProviderMetadata"}
+    return {**rest, "resultProviderMetadata": after} if after else rest
+
+
+def _ours(part: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = part.get("resultProviderMetadata")
+    ours = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
+    return ours if isinstance(ours, dict) else {}
+
+
+def _calls(message: Mapping[str, Any]) -> dict[Any, Part]:
+    parts = message.get("parts")
+    found = parts if isinstance(parts, list) else []
+    return {part.get("toolCallId"): part for part in found if tool_name(part) is not None}
