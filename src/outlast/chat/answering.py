@@ -34,6 +34,7 @@ from outlast.chat.partial import folded
 from outlast.chat.preparing import Surroundings
 from outlast.chat.recovery import Cause, recovery_of
 from outlast.chat.reducer import MessageBuilder, is_empty
+from outlast.chat.refused_tools import blamed, may_be_refused
 from outlast.chat.session import Session
 from outlast.chat.taking_up import Interruptible
 from outlast.chat.turn import Executor, Turn, TurnAborted
@@ -76,11 +77,10 @@ class AnsweringTurns:
         self.executors: dict[str, tuple[Sequence[Any], Executor]] = {}  # tools and all, by request
 
     async def answer(self, turn: Turn, path: Sequence[dict[str, Any]]) -> None:
-        """Ask the model, and once more with less if that was too much for it."""
+        """Ask the model; once more with less if that was too much, or without tools that it refuses."""
         around = self._around(turn)
-        wanted = self._object.context_overflow
-        retries = wanted.max_retries if wanted.reactive else 0
-        for attempt in range(1, retries + 2):
+        wanted, compacted = self._object.context_overflow, 0
+        while True:
             try:
                 await answer(self._object, turn, list(path), around)
                 return
@@ -89,15 +89,52 @@ class AnsweringTurns:
             except Exception as failure:
                 if wanted.reactive:
                     turn.classification = await self._classified(turn, failure)
-                is_overflow = turn.classification == "context_overflow"
-                if attempt > retries or not is_overflow or turn.abort.is_set:
+                if turn.abort.is_set:
                     raise
-                work = self.compactions.compact(path, "reactive", turn.request_id, attempt)
-                if not await turn.unless_stopped(work):
-                    if not self.compactions.can_shorten(path):
-                        raise ModelFailed(FIXED_PART, kind="context_overflow") from failure
+                if turn.classification == "context_overflow":
+                    compacted += 1
+                    if compacted > wanted.max_retries:
+                        raise
+                    await self._shorten(turn, path, compacted, failure)
+                elif not self._leaves_out_tools(turn, around, failure):
                     raise
                 await self._begin_anew(turn)
+
+    async def _shorten(
+        self, turn: Turn, path: Sequence[dict[str, Any]], attempt: int, failure: Exception
+    ) -> None:
+        """Compact the conversation; raises the failure if that is of no use."""
+        work = self.compactions.compact(path, "reactive", turn.request_id, attempt)
+        if not await turn.unless_stopped(work):
+            if not self.compactions.can_shorten(path):
+                raise ModelFailed(FIXED_PART, kind="context_overflow") from failure
+            raise failure
+
+    def _leaves_out_tools(self, turn: Turn, around: Surroundings, failure: Exception) -> bool:
+        """Whether there are tools of the client to leave out, which the provider may have refused.
+
+        First those that seem to be to blame, then all: so there are two more tries at most.
+        """
+        if not turn.offered or turn.has_answer or not may_be_refused(failure):
+            return False
+        tools = {str(each["name"]): each for each in around.client_tools}
+        names = [name for name in turn.offered if name in tools]
+        if not names:
+            return False
+        known = self._interactions.remembered
+        proven = [name for name in names if tools[name] in known]
+        text = str(failure.__cause__ or failure)
+        out = names if turn.left_out else blamed(text, turn.offered, names, proven)
+        turn.left_out |= frozenset(out)
+        around.client_tools = [each for name, each in tools.items() if name not in out]
+        logger.warning(
+            "%s: the model refused a request with tools of the client; turn %s goes on without %s: %s",
+            self._agent,
+            turn.request_id,
+            ", ".join(sorted(turn.left_out)),
+            failure,
+        )
+        return True
 
     async def _classified(self, turn: Turn, failure: Exception) -> ChatErrorClassification | None:
         """Ask `classify_chat_error`, once for each error. Only an overflow is acted on, and passed on."""

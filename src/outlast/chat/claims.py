@@ -10,7 +10,7 @@ from outlast.agent.unit import Commits
 from outlast.chat import events
 from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import EntryRow
-from outlast.chat.interactions import AUTO, Interactions
+from outlast.chat.interactions import AUTO
 from outlast.chat.part_repair import PartRepair, mark_of, without_mark
 from outlast.chat.repair import needs_closing, open_calls, repaired
 from outlast.chat.stream import Stream
@@ -34,7 +34,6 @@ class Claims:
         commits: Commits,
         inbox: Inbox,
         transcript: Transcript,
-        interactions: Interactions,
         repair: PartRepair,
     ) -> None:
         self._activation = activation
@@ -42,7 +41,6 @@ class Claims:
         self._commits = commits
         self._inbox = inbox
         self._transcript = transcript
-        self._interactions = interactions
         self.repair = repair
 
     async def new(self, entry: EntryRow) -> list[dict[str, Any]]:
@@ -85,7 +83,7 @@ class Claims:
     async def _claim(
         self, entry: EntryRow, stream_of: Callable[[EntryRow], Stream], *, is_sure: bool
     ) -> Turn | None:
-        transcript, interactions = self._transcript, self._interactions
+        transcript = self._transcript
         found = await self._place(entry, is_sure=is_sure)
         if found is None:
             return None
@@ -95,10 +93,8 @@ class Claims:
         if begun is not None:
             begun = change.path[-1]
         running, operation = self._inbox.claim(entry, under, message_id)
-        facts = interactions.remembering(json.decode(entry.options))
-        await self._commits.commit([operation, *change.operations, *facts])
+        await self._commits.commit([operation, *change.operations])
         transcript.applied(change)
-        interactions.remember(facts)
         now = self._inbox.current(entry)
         if now is None:
             raise CommitRefused("it was ended while it was being claimed")

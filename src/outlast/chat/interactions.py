@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from outlast.chat.turn import Turn
 
-CLIENT_TOOLS = "chat:client_tools"  # facts: the schemas that the client has sent last,
+CLIENT_TOOLS = "chat:client_tools"  # facts: the client's tools that a model has answered with last,
+BROUGHT = "chat:brought_tools"  # those that came with a result, for the turn that goes on after it,
 OPTED = "chat:opted"  # the message that goes on when its last call is answered,
 OPEN = "chat:open"  # and the message that waits, with what had been asked by then
 AUTO = "auto"  # the origin of a turn that goes on by itself
@@ -114,16 +115,27 @@ class Interactions:
     # --- the client's tools ----------------------------------------------------------------------
 
     def tools_for(self, options: Mapping[str, Any]) -> list[Any]:
-        """The client's tools in a turn: its request's own, or those that came last."""
+        """The client's tools in a turn: its request's own, or those that a model has answered with last."""
         given = options.get("client_tools")
-        return given if isinstance(given, list) else self._facts.get(CLIENT_TOOLS, None, None) or []
+        return given if isinstance(given, list) else self.remembered
 
-    def remembering(self, options: Mapping[str, Any]) -> list[Operation]:
-        """For the commit of a claim; `remember` then. A request that says nothing changes nothing."""
-        given = options.get("client_tools")
-        if not isinstance(given, list) or given == self._facts.get(CLIENT_TOOLS, None, None):
+    @property
+    def remembered(self) -> list[Any]:
+        """The client's tools that a model has answered with last."""
+        return self._facts.get(CLIENT_TOOLS, None, None) or []
+
+    def remembering(self, turn: Turn) -> list[Operation]:
+        """For the commit of a turn that a model has answered; `remember` then.
+
+        A request that says nothing of tools changes nothing, unless its provider has refused one.
+        """
+        own = turn.options.get("client_tools")
+        if turn.executor is not None or not (isinstance(own, list) or turn.left_out):
             return []
-        return [self._facts.operation(CLIENT_TOOLS, json.encode(given))]
+        kept = [each for each in self.tools_for(turn.options) if each["name"] not in turn.left_out]
+        if kept == self._facts.get(CLIENT_TOOLS, None, None):
+            return []
+        return [self._facts.operation(CLIENT_TOOLS, json.encode(kept))]
 
     def remember(self, operations: Sequence[Operation]) -> None:
         """These facts are durable."""
@@ -132,7 +144,9 @@ class Interactions:
 
     def forgetting(self) -> list[Operation]:
         """For the commit that clears the conversation."""
-        return [self._facts.operation(name, "null") for name in (CLIENT_TOOLS, OPTED, OPEN)]
+        return [
+            self._facts.operation(name, "null") for name in (CLIENT_TOOLS, BROUGHT, OPTED, OPEN)
+        ]
 
     # --- answers ---------------------------------------------------------------------------------
 
@@ -202,12 +216,11 @@ class Interactions:
         if not isinstance(call_id, str):
             raise TypeError(f"tool_call_id is a text, not {call_id!r}")
         assert self.turns is not None
-        remembering = [] if tools is None else self.remembering({"client_tools": tools})
         async with self._transcript.changing:  # one answer at a time, and no turn ends meanwhile
             turn = self.turns.live
             part = None if turn is None else turn.builder.call(call_id)
             if turn is None or part is None:
-                return await self._answer_stored(call_id, answer, goes_on, remembering)
+                return await self._answer_stored(call_id, answer, goes_on, tools)
             chunks = answer(part) if turn.is_for_client(part) else []
             if not chunks:
                 return None
@@ -219,10 +232,8 @@ class Interactions:
                 )
             for chunk in chunks:
                 turn.emit(chunk)
-            facts = list(remembering)
-            if goes_on:
-                message = {**turn.builder.message(), "id": turn.message_id}
-                facts.append(self._facts.operation(OPTED, json.encode(_batch(message))))
+            message = {**turn.builder.message(), "id": turn.message_id}
+            facts = self._noting(message, goes_on, tools)
             turn.stream.attach(*facts)
             self.remember(facts)  # now: whoever waits here may be cancelled
             is_over = turn.stream.is_held
@@ -233,8 +244,20 @@ class Interactions:
         self.turns.changed()
         return part, turn.request_id
 
+    def _noting(
+        self, message: Mapping[str, Any], goes_on: bool, tools: list[Any] | None
+    ) -> list[Operation]:
+        """Facts about the calls that were left open together, for the turn that goes on after them."""
+        facts: list[Operation] = []
+        if goes_on:
+            facts.append(self._facts.operation(OPTED, json.encode(_batch(message))))
+        if tools is not None:
+            brought = {"batch": _batch(message), "tools": tools}
+            facts.append(self._facts.operation(BROUGHT, json.encode(brought)))
+        return facts
+
     async def _answer_stored(
-        self, call_id: str, answer: Answer, goes_on: bool, facts: list[Operation]
+        self, call_id: str, answer: Answer, goes_on: bool, tools: list[Any] | None
     ) -> tuple[Part, str] | None:
         assert self.turns is not None
         message = self._message_with(call_id)
@@ -249,13 +272,13 @@ class Interactions:
             builder.apply(chunk)
         after = builder.message()
         change = self._transcript.replacing(after)
-        if goes_on:
-            facts = [*facts, self._facts.operation(OPTED, json.encode(_batch(after)))]
+        facts = self._noting(after, goes_on, tools)
         opted = goes_on or self._opted(after)
         made_by = await self._transcript.turn_of(str(after["id"]))
         before = None if made_by is None else await self._inbox.get(made_by)
         options = {} if before is None else json.decode(before.options)
-        entry = self._continuation(after, opted, self._transcript.leaf, options)
+        brought = self._brought(after) if tools is None else tools
+        entry = self._continuation(after, opted, self._transcript.leaf, options, brought)
         operations = [*change.operations, *facts]
         if entry is not None:
             operations += [self._inbox.acceptance(entry)]
@@ -292,16 +315,32 @@ class Interactions:
     ) -> EntryRow | None:
         """The turn that follows one whose open calls were answered while it ran; None: there is none."""
         opted = turn.left_open and self._opted(message)
-        return self._continuation(message, opted, leaf, turn.options)
+        brought = self._brought(message)
+        return self._continuation(message, opted, leaf, turn.options, brought)
+
+    def _brought(self, message: Mapping[str, Any]) -> list[Any] | None:
+        """The tools that came with a result of the calls that were left open last; None: none came."""
+        found = self._facts.get(BROUGHT, None, None)
+        if not isinstance(found, dict) or found.get("batch") != _batch(message):
+            return None
+        tools = found.get("tools")
+        return tools if isinstance(tools, list) else None
 
     def _continuation(
-        self, message: Mapping[str, Any], opted: bool, leaf: str | None, options: Any
+        self,
+        message: Mapping[str, Any],
+        opted: bool,
+        leaf: str | None,
+        options: Any,
+        tools: list[Any] | None,
     ) -> EntryRow | None:
         """The entry that goes on with a message whose calls are all answered, as the turn before had it."""
         if not opted or leaf != message["id"] or open_calls(message):
             return None
         known = options if isinstance(options, dict) else {}
         kept = {name: known[name] for name in ("body", "principal") if name in known}
+        if tools is not None:
+            kept["client_tools"] = tools
         return self._inbox.entry(
             Request(
                 "continue",

@@ -266,6 +266,7 @@ class _Run(Prepared):
         ids = CallIds(lambda id: turn.builder.call(id) is not None)
         telemetry = config.telemetry if config.telemetry is not None else self.agent.telemetry
         settings, parameters = self._settings(step), await self._parameters(output, step, model)
+        turn.offered = tuple(each.name for each in parameters.function_tools)
         instructions = self.system if step.system is None else step.system
         ask = ModelAsk(messages, settings, parameters, instructions)
         if is_overridden(self.agent.on_step_finish):  # `messages` grows with the turn
@@ -296,6 +297,7 @@ class _Run(Prepared):
                     await turn.breathe()
         if turn.abort.is_set:
             raise TurnAborted
+        turn.has_answer = True
         for chunk in encoder.end_response():
             turn.emit(chunk)
         response = ids.response(stream.response)

@@ -88,7 +88,7 @@ class Think(Overridable):
         self._transcript = transcript = Transcript(activation, self._facts)
         self._interactions = Interactions(activation, commits, self._facts, inbox, transcript)
         repair = PartRepair(self, activation.address.text)
-        claims = Claims(activation, commits, inbox, transcript, self._interactions, repair)
+        claims = Claims(activation, commits, inbox, transcript, repair)
         hook = self.on_chat_response
         self._responses = (
             Responses(hook, activation, commits, inbox, transcript) if is_overridden(hook) else None
@@ -168,7 +168,8 @@ class Think(Overridable):
         answer before; it lives in memory, and if the process dies before that the turn ends with an error.
         With an `idempotency_key` a second call joins the first, also after a restart.
         Cancelling whoever waits does not cancel the turn; setting `signal` does, and `cancel_chat`.
-        `client_tools` are the schemas of tools that the client runs; the next requests have them too.
+        `client_tools` are the schemas of tools that the client runs; once a model has answered with
+        them, the next requests have them too.
         """
         check_text("idempotency_key", idempotency_key)
         options = self._asking.options(body, client_tools)

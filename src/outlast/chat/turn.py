@@ -89,6 +89,9 @@ class Turn:
         self.repaired: tuple[str, ...] = ()  # calls that were closed before the model is asked
         self.open_calls: set[str] = set()  # calls that wait for somebody else
         self.client_tools: frozenset[str] = frozenset()  # the names of those that the client runs
+        self.offered: tuple[str, ...] = ()  # the names of all tools in the last request, in order
+        self.left_out: frozenset[str] = frozenset()  # tools of the client that its provider refused
+        self.has_answer = False  # a model has answered with the tools that it was offered
         self.following: CaughtUp | None = None  # who is told of each chunk
         self.executor: Executor | None = None  # of the client's tools, if `chat` brought one
         self.waits_for: list[Waiting] = []  # the agents whose turns code inside this one waits for

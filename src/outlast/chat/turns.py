@@ -481,7 +481,9 @@ class Turns:
         if entry.id in self.noted:
             operations.append(self.incidents.close(entry.id))
         follower: EntryRow | None = None
-        opening: list[Operation] = []
+        facts: list[Operation] = []
+        if turn is not None and (outcome == "completed" or turn.has_answer):
+            facts += self._interactions.remembering(turn)
         if change is not None:
             operations += change.operations
         if message is not None:
@@ -491,15 +493,14 @@ class Turns:
                 change = await place
                 operations += change.operations
             if turn is not None and outcome == "completed" and turn.left_open:
-                opening = self._interactions.opening(message)
-                operations += opening
+                facts += self._interactions.opening(message)
                 follower = self._interactions.continuing(turn, message, change.leaf)
                 if follower is not None:
                     operations.append(self._inbox.acceptance(follower))
             if self._responses is not None:
                 operations.append(self._responses.due(entry))
         try:
-            await stream.settle([*operations, *self._retention.arm()], end)
+            await stream.settle([*operations, *facts, *self._retention.arm()], end)
         except CommitRefused:  # cleared in between
             stream.close(TurnEnd("aborted", None, error))
             raise
@@ -507,7 +508,7 @@ class Turns:
             self.live = None
         if change is not None:
             self._transcript.applied(change)
-            self._interactions.remember(opening)
+        self._interactions.remember(facts)
         self._retention.armed()
         self.tell(ended, end)
         if follower is not None:
