@@ -240,6 +240,42 @@ async def test_content_that_is_not_given_is_an_error(status: int, error: type[Ex
             await client.content(OUTPUT)
 
 
+class Busy(Response):
+    """Asks a few times to be asked again."""
+
+    def __init__(self, times: int, wait: str = "0") -> None:
+        super().__init__()
+        self.times, self.wait = times, wait
+
+    async def __call__(self, *arguments: Any) -> None:
+        self.times -= 1
+        later = Response(status_code=503, headers={"retry-after": self.wait})
+        await (later if self.times >= 0 else JSONResponse("here"))(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("busy", "asked", "found"),
+    [
+        (Busy(2), 3, "here"),
+        (Busy(9), 3, None),
+        (Busy(9, "86400"), 1, None),
+        (Busy(9, "x"), 1, None),
+    ],
+    ids=["soon", "never", "much later", "no number"],
+)
+async def test_a_server_that_asks_to_come_again_is_asked_again(
+    busy: Busy, asked: int, found: str | None
+) -> None:
+    async with playing(telling()) as server, Client(server.url, "x", "a") as client:
+        server.contents[PATH] = busy
+        if found is None:
+            with pytest.raises(CallFailed, match="503"):
+                await client.content(OUTPUT)
+        else:
+            assert await client.content(OUTPUT) == found
+        assert len(server.gets) == asked
+
+
 @pytest.mark.parametrize("base", ["", "/api"])
 def test_a_url_is_a_path_with_or_without_the_mount_of_the_server(base: str) -> None:
     client = Client(f"http://host{base}/", "x", "a")

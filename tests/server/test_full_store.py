@@ -195,6 +195,26 @@ async def _messages(server: Any) -> list[dict[str, Any]]:
     return found
 
 
+class Family(Think):
+    model = ScriptedModel("Hello.", repeat=True)
+    sub_agents = [Talker]
+
+
+async def test_a_client_that_connects_to_an_agent_that_cannot_be_made_is_to_come_back(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    path = {"path": "/agents/family/a/sub/talker/x"}
+    async with served(Family, url=postgres_url) as server:
+        await fill(server, postgres_url)
+        async with server.tab(**path) as tab:
+            assert await tab.until_closed() == (1013, "try again")
+        await make_room(server, postgres_url)
+        async with server.tab(**path) as tab:
+            await tab.say("r1", "Hi")
+            assert "error" not in await tab.done("r1")
+
+
 class Writer(Think):
     """Waits in its first attempt, before it says anything."""
 

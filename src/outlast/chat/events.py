@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from outlast.chat.hooks import ChatErrorStage
 from outlast.chat.model_ask import ModelAsk
 from outlast.chat.results import SubmissionStatus, TurnStatus
@@ -100,6 +102,10 @@ class IncidentEvent(ChatEvent):
     def incident_id(self) -> str:
         """The same as `request_id`: one turn is one incident, however often it is interrupted."""
         return self.request_id
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return {"incident_id": self.incident_id, **super().payload}
 
 
 class RecoveryEvent(IncidentEvent):
