@@ -61,6 +61,15 @@ class Stopper(Clerk):
     chat_recovery = False
 
 
+class Late(Clerk):
+    """Its mail always takes too long, and then it goes on."""
+
+    @tool(timeout=0.02)
+    async def mail(self, call: ToolCall) -> str:
+        """Send a mail."""
+        return await super().mail(call)
+
+
 def user(prompt: str) -> dict[str, Any]:
     return {"id": f"u-{prompt}", "role": "user", "parts": [{"type": "text", "text": prompt}]}
 
@@ -97,15 +106,17 @@ async def check(outcome: Outcome, kind: type[Clerk]) -> None:
         assert [part["output"] for part in calls] == ["sent"]
         assert notes == []
     assert not any("repair" in str(part.get("resultProviderMetadata")) for part in calls)
-    if kind is Clerk:
+    if kind is not Stopper:
         check_answers(rows)
         assert rows.path[-1].text == "The second answer."
     if not outcome.deaths:
-        assert states == ["done"]
+        assert states == ["unknown" if kind is Late else "done"]
 
 
 @pytest.mark.invariant("I8", "I5")
-@pytest.mark.parametrize("kind", [Clerk, Stopper], ids=["recovered", "given up"])
+@pytest.mark.parametrize(
+    "kind", [Clerk, Stopper, Late], ids=["recovered", "given up", "took too long"]
+)
 @pytest.mark.parametrize(
     ("mode", "engine", "sample"),
     [("commits", "sqlite", None), ("twice", "sqlite", 30), ("commits", "postgresql", 8)],

@@ -29,6 +29,8 @@ from outlast.chat.hooks import (
 )
 from outlast.chat.keyed import KeyedCalls
 from outlast.chat.ledger import Ledger, origin_of
+from outlast.chat.part_repair import PartRepair
+from outlast.chat.tool_parts import Part, advanced
 from outlast.chat.tools import NotDone, ToolCall, ToolSpec, ask, current_call
 from outlast.chat.toolset import Tools
 from outlast.chat.turn import Turn, TurnAborted
@@ -132,6 +134,10 @@ class Calls:
         self._context = context
         self._found: dict[str, Any] = {}  # what the model was offered
         self.given: Any = None  # the `context` of this step's `StepConfig`
+        self._repair = PartRepair(agent, activation.address.text)
+        self.replaced: dict[
+            str, Part
+        ] = {}  # unknown calls, and the parts that the agent made of them
 
     async def offered(
         self, active: Sequence[str] | None, context: RunContext[Any] | None = None
@@ -173,7 +179,7 @@ class Calls:
             self._turn.open_calls.add(call.id)
             return end
         end = self._fitting(call, running, end)
-        self._tell(call, running, end)
+        self._tell(call, running, end, await self._asked(call, end))
         hook = self._agent.after_tool_call
         if is_overridden(hook):
             context = ToolCallResultContext(
@@ -212,25 +218,44 @@ class Calls:
         why = f"it has {size:,} bytes, and there is room for {max(0, room):,} in this message"
         return replace(not_stored(call.name, running.effect, why), input=end.input)
 
-    def _tell(self, call: Called, running: _Running, end: CallEnd) -> None:
+    async def _asked(self, call: Called, end: CallEnd) -> str | None:
+        """Ask the agent about a call whose outcome nobody knows. Returns the mark of one that stays so."""
+        part = self._turn.builder.call(call.id)
+        is_wanted = self._repair.is_wanted and not self._turn.abort.is_set
+        if end.state != "unknown" or part is None or not is_wanted:
+            return None
+        closed = advanced(part, json.decode(self._error(call, end, None)))
+        try:
+            made = await self._turn.unless_stopped(self._repair.made_of(closed or part))
+        except TurnAborted:  # it is asked when the next turn begins
+            return None
+        if made is None:
+            return "asked"
+        self.replaced[call.id] = made
+        return None
+
+    def _tell(self, call: Called, running: _Running, end: CallEnd, mark: str | None) -> None:
         """The outcome, as a chunk, in one commit with what the ledger knows of it."""
         turn, encoder = self._turn, self._encoder
         operations = running.ending(end)
         if end.state == "done":
             text = json.encode(end.output) if end.text is None else end.text
             turn.emit(encoder.tool_output_text(call.id, text), *operations)
-            return
+        else:
+            turn.emit(self._error(call, end, mark), *operations)
+
+    def _error(self, call: Called, end: CallEnd, mark: str | None) -> str:
         outcome: Literal["failed", "unknown"] = "failed" if end.state == "failed" else "unknown"
         is_hidden = end.raised is not None and not isinstance(end.raised, PublicError)
         detail = described(end.raised)[:MOST_DETAIL] if is_hidden and end.raised else None
-        chunk = encoder.tool_error(
+        return self._encoder.tool_error(
             call.id,
             end.error or "",
             outcome=outcome,
             detail=detail,
             for_model=self._agent.tool_error_details,
+            mark=mark,
         )
-        turn.emit(chunk, *operations)
 
 
 class _Running:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.chat.call_ids import CallIds
 from outlast.chat.calling import Called, CallEnd
 from outlast.chat.config import MAX_STEPS
-from outlast.chat.events import ModelAsked
+from outlast.chat.events import ModelAsked, TranscriptRepaired
 from outlast.chat.held import fetchable, note_of
 from outlast.chat.history import to_model_messages, tool_return
 from outlast.chat.hooks import (
@@ -27,6 +27,7 @@ from outlast.chat.model_ask import ModelAsk
 from outlast.chat.model_errors import ModelFailed, is_passing
 from outlast.chat.model_settings import model_settings
 from outlast.chat.output import OutputType
+from outlast.chat.part_repair import with_replaced, without_calls
 from outlast.chat.partial import RESET_STEP, Partial
 from outlast.chat.preparing import (
     Answering,
@@ -38,7 +39,7 @@ from outlast.chat.preparing import (
     window_of,
 )
 from outlast.chat.spending import Spending
-from outlast.chat.tool_parts import is_settled, tool_name
+from outlast.chat.tool_parts import Part, is_settled, tool_name
 from outlast.chat.turn import BREATHE_AFTER, Turn, TurnAborted
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ class _Run(Prepared):
         if left:
             await turn.unless_stopped(self.calls.offered(self.config.active_tools))
             await self.calls.run(left, self._conversation(), max(0, partial.steps - 1))
+            self._show_replaced()
             await turn.stream.stored()
         if turn.abort.is_set:
             raise TurnAborted
@@ -385,21 +387,37 @@ class _Run(Prepared):
             return
         await self.turn.unless_stopped(self.calls.offered(None))
         await self.calls.run(approved, self._conversation(), max(0, step - 1))
+        self._show_replaced()
         await self.turn.stream.stored()
         if self.turn.abort.is_set:
             raise TurnAborted
 
     async def _call(self, called: Sequence[ToolCallPart], step: int) -> list[CallEnd]:
         """Run the calls of one step side by side; each result is told as it comes."""
-        from pydantic_ai.messages import ModelRequest
+        from pydantic_ai.messages import ModelRequest, ModelResponse
 
         calls = [Called(each.tool_call_id, each.tool_name, each.args) for each in called]
         ends = await self.calls.run(calls, tuple(self.messages), step)
+        replaced = self._show_replaced()
+        if replaced:
+            response = self.messages[-1]
+            assert isinstance(response, ModelResponse)
+            self.messages[-1] = without_calls(response, replaced)
         parts = [self.turn.builder.call(each.id) for each in calls]
         returns = [tool_return(part) for part in parts if part is not None and is_settled(part)]
         if returns:
             self.messages.append(ModelRequest(parts=returns, instructions=self.system))
         return ends
+
+    def _show_replaced(self) -> dict[str, Part]:
+        """Show what the agent has made of unknown calls in their places, and return it."""
+        replaced, self.calls.replaced = self.calls.replaced, {}
+        if replaced:
+            for chunk in with_replaced(self.turn.builder.message(), replaced):
+                self.turn.emit(chunk)
+            emit, ids = self.around.activation.events.emit, tuple(replaced)
+            emit(TranscriptRepaired, self.turn.agent, self.turn.request_id, tool_call_ids=ids)
+        return replaced
 
     async def _finished(
         self,

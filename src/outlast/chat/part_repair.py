@@ -1,22 +1,27 @@
 """What the agent makes of calls whose outcome nobody knows, before a model is shown them.
 
 `repair_interrupted_tool_part` is asked about a stored call without an outcome when the next turn begins, and
-about a call of an interrupted turn when that turn goes on. A call that a turn leaves behind as interrupted or
-unknown is marked as due when its message is stored, and asked about when the next turn begins. What the
-ledger knows of a call stays as it is.
+about a call whose outcome is unknown as soon as that is clear: while the turn runs, or when it goes on after
+an interruption. A call that a turn leaves behind as interrupted or unknown is marked as due when its message
+is stored, and asked about when the next turn begins. What the ledger knows of a call stays as it is.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from outlast.chat.chunk_json import METADATA_KEY
+from outlast.chat.chunk_json import METADATA_KEY, encoded
 from outlast.chat.hooks import is_overridden, told
+from outlast.chat.rebuilding import rebuilt
 from outlast.chat.repair import check_repaired
 from outlast.chat.tool_parts import Part, is_settled, tool_name
 from outlast.core import json
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelResponse
 
 logger = logging.getLogger("outlast.chat")
 
@@ -48,7 +53,16 @@ class PartRepair:
         except Exception:  # a conversation does not end with it
             logger.exception("%s: repair_interrupted_tool_part", self._address)
             return None
-        return None if stored == without_mark(part) else stored
+        if stored == without_mark(part):
+            return None
+        return marked(stored, "asked") if is_unknown(stored) else stored
+
+    def unasked(self, said: Mapping[str, Any], begun: Mapping[str, Any] | None) -> list[Part]:
+        """The calls of a turn that are unknown, and that the agent has not been asked about."""
+        if not self.is_wanted:
+            return []
+        known = _calls(begun or {})
+        return [part for id, part in _calls(said).items() if id not in known and is_unknown(part)]
 
     def marking(
         self, said: Mapping[str, Any], stored: dict[str, Any], begun: Mapping[str, Any] | None
@@ -67,11 +81,36 @@ class PartRepair:
                 return False
             if id in known and is_settled(known[id]):
                 return False
-            is_closed = id in before and not is_settled(before[id])
-            return is_closed or _ours(part).get("outcome") == "unknown"
+            return is_unknown(part) or (id in before and not is_settled(before[id]))
 
         parts = [marked(part, "due") if is_left(part) else part for part in stored["parts"]]
         return {**stored, "parts": parts}
+
+
+def is_unknown(part: Mapping[str, Any]) -> bool:
+    """Whether nobody knows the outcome of a call, and the agent has not been asked about it."""
+    is_open = part.get("state") == "output-error" and mark_of(part) is None
+    return is_open and _ours(part).get("outcome") == "unknown"
+
+
+def with_replaced(message: dict[str, Any], replaced: Mapping[str, Part]) -> list[str]:
+    """The chunks after which a client shows this message with other parts in the places of calls."""
+    parts = [replaced.get(str(part.get("toolCallId")), part) for part in message["parts"]]
+    return [encoded(chunk) for chunk in rebuilt({**message, "parts": parts})]
+
+
+def without_calls(response: ModelResponse, replaced: Mapping[str, Part]) -> ModelResponse:
+    """The same answer, in which a call that has become a text is that text."""
+    from pydantic_ai.messages import TextPart, ToolCallPart
+
+    parts: list[Any] = []
+    for part in response.parts:
+        made = replaced.get(part.tool_call_id) if isinstance(part, ToolCallPart) else None
+        if made is None or tool_name(made) is not None:
+            parts.append(part)
+        elif made["type"] == "text":
+            parts.append(TextPart(str(made.get("text", ""))))
+    return replace(response, parts=parts)
 
 
 def mark_of(part: Mapping[str, Any]) -> Any:

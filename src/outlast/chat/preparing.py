@@ -17,6 +17,7 @@ from outlast.chat.leaving import PutBack
 from outlast.chat.ledger import Ledger
 from outlast.chat.model import resolve
 from outlast.chat.overflow import Compactions, ContextOverflow
+from outlast.chat.part_repair import Repairing
 from outlast.chat.prompt import with_capabilities
 from outlast.chat.session import Session
 from outlast.chat.tools import marked_methods
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pydantic_ai.usage import UsageLimits
 
 
-class Answering(Protocol):
+class Answering(Repairing, Protocol):
     """What the loop asks of the agent."""
 
     max_steps: int

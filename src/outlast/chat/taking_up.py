@@ -26,7 +26,7 @@ from outlast.chat.interactions import Interactions
 from outlast.chat.interrupted import close_calls
 from outlast.chat.ledger import CallState, Ledger
 from outlast.chat.notices import TranscriptChanged
-from outlast.chat.part_repair import PartRepair, Repairing
+from outlast.chat.part_repair import PartRepair, with_replaced
 from outlast.chat.partial import folded
 from outlast.chat.preparing import Answering
 from outlast.chat.recovered_turns import RecoveredTurns, recovered_turns
@@ -79,7 +79,7 @@ class NotReady(OutlastError):
     """A turn cannot be taken up yet."""
 
 
-class Interruptible(Answering, Judging, Recoverable, Repairing, Protocol):
+class Interruptible(Answering, Judging, Recoverable, Protocol):
     """What is asked of an agent whose turn was interrupted."""
 
     chat_recovery: Any
@@ -306,11 +306,22 @@ class TakingUp:
             once=True,
             repair=self._repair,
         )
+        chunks: list[str] = []
+        for part in self._repair.unasked(
+            partial.raw, what.begun
+        ):  # it died before it could show them
+            id, text = part["toolCallId"], part.get("errorText", "")
+            made = await self._repair.made_of(part)
+            if made is None:
+                chunks.append(Encoder().tool_error(id, text, outcome="unknown", mark="asked"))
+            else:
+                replaced[id] = made
+        partial.take(chunks)
         if replaced:
-            parts = [replaced.get(part.get("toolCallId"), part) for part in partial.raw["parts"]]
-            for chunk in (chunks := becoming(partial, {**partial.raw, "parts": parts})):
-                stream.append(chunk)
-            partial.take(chunks)
+            chunks += (more := with_replaced(partial.raw, replaced))
+            partial.take(more)
+        for chunk in chunks:
+            stream.append(chunk)
         return tuple(replaced)
 
     async def _settle_by_chain(self, what: Interruption, verdict: Verdict) -> None:
