@@ -265,10 +265,9 @@ async def test_each_provider_s_refusal_leaves_out_the_tool_that_it_is_about(
     sqlite_url: str, dialect: Dialect, body: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with running() as server:
-        answer = stream(dialect.events(Answer(text=("Hi.",))))
-        server.replies = [refuse(400, body), answer]
-        Talker = talker(dialect.model(server.url))
+    async with running() as server, dialect.model(server.url) as model:
+        server.replies = [refuse(400, body), stream(dialect.events(Answer(text=("Hi.",))))]
+        Talker = talker(model)
         async with hosting(Talker, url=sqlite_url) as host:
             a = host.get(Talker, "a")
             result = await a.save_messages("u1", client_tools=[BAD, LOCATE])
