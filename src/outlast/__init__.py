@@ -141,7 +141,7 @@ if TYPE_CHECKING:
     from outlast.core.ids import Ids
     from outlast.host.address import Address
     from outlast.host.host import Host, HostStatistics
-    from outlast.server import App
+    from outlast.server import App, Auth
     from outlast.store.base import Store
     from outlast.store.operations import StoreStatistics
 
@@ -154,6 +154,7 @@ _PLAIN = {
     "AgentAborted": "core.errors",
     "AgentDestroyed": "core.errors",
     "App": "server",
+    "Auth": "server",
     "Clock": "core.clock",
     "CommitFailed": "core.errors",
     "CommitRefused": "core.errors",
@@ -301,6 +302,7 @@ __all__ = [
     "AgentDestroyed",
     "Allow",
     "App",
+    "Auth",
     "Block",
     "ChatErrorClassification",
     "ChatErrorContext",

@@ -9,6 +9,7 @@ import pytest
 
 from families import orphans, rows_under
 from outlast import Agent, AgentDestroyed, FiberContext, FiberRecoveryContext, Host
+from outlast.host.address import Address
 from outlast.testing import Outcome, crash_sweep
 from support import alarm_rows
 
@@ -208,6 +209,34 @@ async def check_destroy(outcome: Outcome) -> None:
     assert await alarm_rows(host) == []
 
 
+# --- made by its own first commit ----------------------------------------------------------------
+
+VISITED = Address.of("Boss", "b").child("Worker", "guest")
+
+
+async def drive_visit(host: Host) -> None:
+    """Somebody asks for sub-agents that nobody has made, as a request does."""
+    await looked_around(host)
+    for address in (VISITED.child("Worker", "guest's own"), VISITED):
+        async with host.using(address, may_make=True) as agent:
+            await looked_around(host)
+            await agent.begin(3)  # type: ignore[attr-defined]
+    await asyncio.sleep(100)
+    await host.until_settled()
+
+
+async def check_visit(outcome: Outcome) -> None:
+    host = outcome.host
+    boss = host.get(Boss, "b")
+    assert [each.name for each in await boss.list_sub_agents()] == ["guest"]
+    guest = await boss.sub_agent(Worker, "guest")
+    assert [each.name for each in await guest.list_sub_agents()] == ["guest's own"]
+    for each in (guest, await guest.sub_agent(Worker, "guest's own")):
+        assert await each.done() == {f"step {n}": 1 for n in range(1, 4)}, "exactly once"
+    assert await orphans(host) == []
+    assert await alarm_rows(host) == []
+
+
 # --- all of it at once ---------------------------------------------------------------------------
 
 
@@ -257,6 +286,7 @@ SWEEPS = {
     "work": (drive_work, check_work),
     "delete": (drive_delete, check_delete),
     "destroy": (drive_destroy, check_destroy),
+    "visit": (drive_visit, check_visit),
     "all": (drive_all, check_all),
 }
 

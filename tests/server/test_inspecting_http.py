@@ -14,6 +14,7 @@ from outlast.server.pages import Page
 from outlast.testing import ScriptedModel, Step
 
 HERE = "/_outlast/inspect"
+TOKEN = "the-token-of-these-tests"
 
 
 class Talker(Think):
@@ -41,8 +42,14 @@ class Web:
         return answer.json()
 
 
-def connected(url: str, **options: Any) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, timeout=LONG, **options)
+@pytest.fixture(autouse=True)
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTLAST_TOKEN", TOKEN)
+
+
+def connected(url: str) -> httpx.AsyncClient:
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    return httpx.AsyncClient(base_url=url, timeout=LONG, headers=headers)
 
 
 async def test_what_is_stored_is_shown_with_the_sockets_that_are_open(store_url: str) -> None:

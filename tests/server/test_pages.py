@@ -25,7 +25,8 @@ from outlast.core.events import Events
 from outlast.host.events import AgentActivated
 from outlast.server.activity import KEPT, Activity
 from outlast.server.conversations import title_of
-from outlast.server.pages import Page, _is_own
+from outlast.server.pages import Page
+from outlast.server.provenance import authority, is_address
 from outlast.testing import ScriptedModel
 
 DEV = Page(dev=True)
@@ -40,9 +41,10 @@ class Echo(Think):
 @asynccontextmanager
 async def client(store: str, **options: Any) -> AsyncIterator[tuple[Any, httpx.AsyncClient]]:
     app = App([FixtureAgent, Echo], store, **options)
+    headers = {} if app.token is None else {"authorization": f"Bearer {app.token.text}"}
     async with (
         serving(app) as running,
-        httpx.AsyncClient(base_url=running.http, timeout=LONG) as http,
+        httpx.AsyncClient(base_url=running.http, timeout=LONG, headers=headers) as http,
     ):
         yield app, http
 
@@ -128,7 +130,7 @@ async def test_only_those_who_may_inspect_are_told_of_the_inspector(sqlite_url: 
         elsewhere = {"x-user": "a", "x-forwarded-for": "10.0.0.1"}
         assert (await http.get("/inspect", headers=elsewhere)).status_code == 200, "no secrets"
     async with client(sqlite_url, ui=True, inspector=True) as (_, http):
-        answer = await http.get("/_outlast/page", headers={"x-forwarded-for": "10.0.0.1"})
+        answer = await http.get("/_outlast/page", headers={"authorization": ""})
         assert answer.json()["inspector"] is None
 
 
@@ -236,13 +238,24 @@ async def test_who_is_not_let_in_gets_the_files_and_nothing_else(sqlite_url: str
     def auth(request: Any) -> Any:
         return "alice" if request.query_params.get("token") == "secret" else None
 
-    async with client(sqlite_url, ui=DEV, auth=auth) as (_, http):
+    def authorize(principal: str, address: Any, action: str) -> bool:
+        return action == "inspect"
+
+    async with client(sqlite_url, ui=DEV, auth=auth, authorize=authorize) as (_, http):
         assert (await http.get("/")).status_code == 200
         assert (await http.get("/_outlast/page")).status_code == 200
         assert (await http.get("/_outlast/conversations?agent=echo")).status_code == 401
         assert (await http.post("/_outlast/kill")).status_code == 401
         found = await http.get("/_outlast/conversations?agent=echo&token=secret")
         assert found.json() == {"conversations": []}
+    async with client(sqlite_url, ui=DEV, auth=auth) as (
+        _,
+        http,
+    ):  # everybody may chat, and no more
+        listed = await http.get("/_outlast/conversations?agent=echo&token=secret")
+        assert listed.status_code == 403
+        assert (await http.post("/_outlast/kill?token=secret")).status_code == 403
+        assert (await http.get("/_outlast/page?token=secret")).json()["dev"] is False
 
 
 @pytest.mark.parametrize(
@@ -261,7 +274,8 @@ async def test_who_is_not_let_in_gets_the_files_and_nothing_else(sqlite_url: str
     ],
 )
 def test_addresses_and_this_machine_cannot_be_made_to_mean_another(host: str, is_own: bool) -> None:
-    assert _is_own(host) is is_own
+    where = authority(host)
+    assert (where is not None and is_address(where.name)) is is_own
 
 
 # --- conversations and search --------------------------------------------------------------------
@@ -380,9 +394,11 @@ async def test_activity_tells_what_was_and_what_comes_of_one_agent(sqlite_url: s
 
 async def test_readers_of_activity_do_not_hold_up_a_stop(sqlite_url: str) -> None:
     app = App([Echo], sqlite_url, ui=DEV)
+    assert app.token is not None
+    headers = {"authorization": f"Bearer {app.token.text}"}
     async with (
         serving(app) as running,
-        httpx.AsyncClient(base_url=running.http, timeout=LONG) as http,
+        httpx.AsyncClient(base_url=running.http, timeout=LONG, headers=headers) as http,
     ):
         async with http.stream("GET", "/_outlast/activity") as stream:
             lines = stream.aiter_lines()

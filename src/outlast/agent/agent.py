@@ -73,6 +73,7 @@ class Agent:
     config_type: ClassVar[type[Any] | None] = None  # the same for `get_config()`
 
     sub_agents: ClassVar[Sequence[type[Any]]] = ()  # the classes of this agent's sub-agents
+    exposes_sub_agents: ClassVar[bool] = True  # to clients; False: only code of yours reaches them
 
     _unfinished_work: ClassVar[tuple[Query, ...]] = (
         fiber_rows.UNFINISHED_AGENTS,
@@ -262,6 +263,14 @@ class Agent:
 
     async def on_request(self, request: Any) -> Any:
         """Called with each HTTP request that outlast does not answer itself. Returns a Starlette response."""
+        return None
+
+    async def on_before_sub_agent(self, connection: Any, class_name: str, name: str) -> Any:
+        """Called with each request and handshake for a sub-agent, after `authorize`, before that one wakes.
+
+        None lets it pass, False refuses it (403, or a close with 1008), a Starlette response is the answer to
+        a request, and refuses a handshake.
+        """
         return None
 
     def broadcast(self, message: Any, *, without: Iterable[str] = ()) -> None:

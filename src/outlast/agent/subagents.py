@@ -20,7 +20,7 @@ from outlast.host import events as host_events
 from outlast.host.activation import Activation
 from outlast.host.address import Address, escaped, unescaped
 from outlast.store import schema
-from outlast.store.operations import BulkStatement, Operation, Query, Statement
+from outlast.store.operations import BulkStatement, Operation, Outcome, Query, Statement
 
 A = TypeVar("A")
 
@@ -44,6 +44,26 @@ _REGISTER = Statement(
     ],
     key=3,
 )
+# Of a sub-agent whose own first commit registers it: the parent, which counts, may not be in memory.
+_REGISTER_LATE = Statement(
+    "sub_agents register late",
+    sqlite="""
+        INSERT INTO sub_agents (agent, kind, name, created_at, number)
+        SELECT u.agent, u.kind, u.name, u.created_at,
+            coalesce((SELECT max(number) FROM sub_agents s WHERE s.agent = u.agent), 0) + 1
+        FROM (SELECT ? AS agent, ? AS kind, ? AS name, ? AS created_at) u WHERE true
+        ON CONFLICT DO NOTHING
+    """,
+    postgres="""
+        INSERT INTO sub_agents (agent, kind, name, created_at, number)
+        SELECT u.agent, u.kind, u.name, u.created_at,
+            coalesce((SELECT max(number) FROM sub_agents s WHERE s.agent = u.agent), 0) + 1
+        FROM {rows}
+        ON CONFLICT DO NOTHING
+    """,
+    columns=[("agent", "text"), ("kind", "text"), ("name", "text"), ("created_at", "bigint")],
+    key=3,
+)
 _UNREGISTER = Statement(
     "sub_agents unregister",
     sqlite="DELETE FROM sub_agents WHERE agent = ? AND kind = ? AND name = ?",
@@ -59,7 +79,8 @@ _LAST_NUMBER = Query.same(
     "SELECT number FROM sub_agents WHERE agent = ? ORDER BY number DESC LIMIT 1"
 )
 _ALL = Query.same(
-    "SELECT kind, name, created_at FROM sub_agents WHERE agent = ? ORDER BY number", bulk=True
+    "SELECT kind, name, created_at FROM sub_agents WHERE agent = ? ORDER BY number, created_at",
+    bulk=True,
 )
 
 
@@ -79,7 +100,7 @@ class SubAgents:
         self._activation = activation
         self._commits = commits
         self._address = activation.address
-        self._last_number: int | None = None
+        self._last_number = 0
         self._numbering = asyncio.Lock()
 
     async def get(self, agent_class: type[A], name: str) -> A:
@@ -96,7 +117,7 @@ class SubAgents:
         return stub
 
     def _made(self, address: Address, made: asyncio.Future[tuple[int, ...]]) -> None:
-        if made.exception() is None and made.result() != (0,):  # nobody else was faster
+        if made.exception() is None and made.result()[:1] != (0,):  # nobody else was faster
             self._activation.events.emit(SubAgentCreated, self._address.text, child=address.text)
 
     def parent(self, agent_class: type[A]) -> A:
@@ -140,14 +161,27 @@ class SubAgents:
             await self._remove(self._address)
 
     async def check_registered(self) -> None:
-        """Called when the agent is activated: one that was deleted must not come back."""
+        """Called when the agent is activated: one that was deleted must not come back.
+
+        If it may be made by whoever visits it, its first commit registers it, and those above it.
+        """
+        missing = await self.unregistered()
+        if not missing:
+            self._activation.making = None
+        elif not self._activation.may_be_made:
+            raise _not_made(missing[0])
+        else:
+            self._activation.making = _Making(self, self._activation, missing)
+
+    async def unregistered(self) -> list[Address]:
+        """This agent, and those above it, as far as their parents have not made them."""
+        missing = []
         at: Address = self._address
         while at.parent is not None:
             if not await self._is_registered(at):
-                raise AgentDestroyed(
-                    f"{at} was deleted, or never made; its parent's sub_agent() makes a new one"
-                )
+                missing.append(at)
             at = at.parent
+        return missing
 
     async def _remove(self, address: Address) -> bool:
         """False: somebody else was faster."""
@@ -169,11 +203,9 @@ class SubAgents:
         return bool(await self._activation.store.fetch(_IS_REGISTERED, *_key(address)))
 
     async def _next_number(self) -> int:
-        async with self._numbering:
-            if self._last_number is None:
-                found = await self._activation.store.fetch(_LAST_NUMBER, self._address.text)
-                self._last_number = found[0][0] if found else 0
-            self._last_number += 1
+        async with self._numbering:  # one may have registered itself since the last time
+            found = await self._activation.store.fetch(_LAST_NUMBER, self._address.text)
+            self._last_number = max(self._last_number, found[0][0] if found else 0) + 1
             return self._last_number
 
     def _no_block(self, what: str) -> None:
@@ -182,6 +214,42 @@ class SubAgents:
                 f"{what}() is a commit of its own, so it cannot be part of a commit() block;"
                 f" call it after the block"
             )
+
+
+class _Making:
+    """A sub-agent that somebody visits, and that nobody has made: its first commit registers it."""
+
+    def __init__(
+        self, sub_agents: SubAgents, activation: Activation, missing: list[Address]
+    ) -> None:
+        self._sub_agents = sub_agents
+        self._activation = activation
+        self._missing = missing
+
+    def operations(self) -> list[Operation]:
+        now = self._activation.clock.now()
+        return [(_REGISTER_LATE, (*_key(each), now)) for each in reversed(self._missing)]
+
+    def written(self, outcome: Outcome) -> None:
+        if outcome.exception() is not None or self._activation.making is not self:
+            return
+        self._activation.making = None
+        for address, touched in zip(self._missing, reversed(outcome.result()), strict=False):
+            if touched and address.parent is not None:
+                event = SubAgentCreated
+                self._activation.events.emit(event, address.parent.text, child=address.text)
+
+    async def check(self) -> None:
+        missing = await self._sub_agents.unregistered()
+        if missing:
+            raise _not_made(missing[0])
+        self._activation.making = None
+
+
+def _not_made(address: Address) -> AgentDestroyed:
+    return AgentDestroyed(
+        f"{address} was deleted, or never made; its parent's sub_agent() makes a new one"
+    )
 
 
 def deletion(address: Address) -> list[Operation]:

@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 PORTS = range(8000, 8050)  # the first one that is free, unless one is asked for
 OPENER = """
 import sys, time, urllib.request, webbrowser
-address, left = sys.argv[1], 100
+address, link, left = *sys.argv[1:], 100
 while left:
     left -= 1
     try:
@@ -26,7 +26,7 @@ while left:
         break
     except OSError:
         time.sleep(0.2)
-webbrowser.open(address)
+webbrowser.open(link)
 """
 
 
@@ -50,10 +50,12 @@ def demo(
     No key and no network are needed. With OPENAI_API_KEY, ANTHROPIC_API_KEY or GOOGLE_API_KEY set, or with
     --model, that model answers.
     """
+    from outlast.cli.serving.doors import keep_token
     from outlast.cli.serving.settings import Settings
     from outlast.cli.serving.supervisor import supervise
     from outlast.cli.serving.worker import exit_status
     from outlast.demo.settings import EMBEDDED, DemoSettings, model_for
+    from outlast.server.token import Token
 
     wanted = DemoSettings(
         model_for(model, os.environ), Path(".outlast").resolve(), DemoSettings.read().pace
@@ -63,11 +65,25 @@ def demo(
     wanted.folder.mkdir(parents=True, exist_ok=True)
     address = f"http://{HOST}:{chosen}"
     who = "the embedded model" if wanted.model == EMBEDDED else wanted.model
-    typer.echo(f"\n  outlast demo, answered by {who}\n\n  {address}\n\n  Ctrl-C stops it.\n")
-    if not no_browser and has_browser():
-        _open(address)
-    settings = Settings("outlast.demo.app:app", HOST, chosen, store, log_level="warning", drain=2.0)
-    raise typer.Exit(exit_status(lambda: supervise(settings)))
+    settings = Settings(
+        "outlast.demo.app:app",
+        HOST,
+        chosen,
+        store,
+        log_level="warning",
+        drain=2.0,
+        tells_links=False,
+    )
+
+    def serve() -> int:
+        keep_token()
+        link = Token().link(f"{address}/")
+        typer.echo(f"\n  outlast demo, answered by {who}\n\n  {link}\n\n  Ctrl-C stops it.\n")
+        if not no_browser and has_browser():
+            _open(address, link)
+        return supervise(settings)
+
+    raise typer.Exit(exit_status(serve))
 
 
 def free_port() -> int:
@@ -97,11 +113,11 @@ def has_browser() -> bool:
     return True
 
 
-def _open(address: str) -> None:
+def _open(address: str, link: str) -> None:
     """Once it is served. Another process does it, for this one forks and must have one thread."""
     with contextlib.suppress(OSError):
         subprocess.Popen(
-            [sys.executable, "-c", OPENER, address],
+            [sys.executable, "-c", OPENER, address, link],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -8,7 +8,7 @@ import typer
 
 from outlast.cli.commands import inspecting, operating, serving, starting, storing, torturing
 from outlast.cli.demo import demo
-from outlast.cli.options import Host, LogLevel, Port
+from outlast.cli.options import Host, Insecure, LogLevel, Port
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,12 +44,14 @@ def serve(
     preload: Annotated[
         bool, typer.Option("--preload", help="Import the module once, in the supervisor")
     ] = False,
+    insecure: Insecure = False,
     no_supervisor: Annotated[
         bool, typer.Option("--no-supervisor", help="Serve in this process: a death ends it")
     ] = False,
 ) -> None:
     """Serve agents over WebSocket and HTTP.
 
+    Without auth it answers this machine only, and listens on no public --host, unless --insecure is given.
     SIGTERM, Ctrl-C and a closed terminal stop it, SIGUSR2 reloads it. Without a terminal, SIGHUP reloads it,
     too. The exit status is 2 if it cannot be started.
     """
@@ -57,7 +59,7 @@ def serve(
     from outlast.cli.serving.supervisor import supervise
     from outlast.cli.serving.worker import alone, exit_status
 
-    settings = Settings(target, host, port, store, log_level, workers, drain)
+    settings = Settings(target, host, port, store, log_level, workers, drain, insecure=insecure)
     if no_supervisor:
         raise typer.Exit(exit_status(lambda: alone(settings)))
     raise typer.Exit(exit_status(lambda: supervise(settings, preload=preload)))

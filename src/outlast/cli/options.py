@@ -17,6 +17,12 @@ Store = Annotated[
 ]
 Host = Annotated[str, typer.Option(help="The address to listen on")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on")]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure", help="Answer everybody, although there is no auth (never in public)"
+    ),
+]
 LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 

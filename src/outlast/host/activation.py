@@ -54,6 +54,22 @@ class Removal(Protocol):
         ...
 
 
+class Making(Protocol):
+    """An agent that is visited before anybody has made it: its first commit does."""
+
+    def operations(self) -> list[Operation]:
+        """What makes it; each time the same, and nothing where it is made already."""
+        ...
+
+    def written(self, outcome: Outcome) -> None:
+        """Called with the outcome of a commit that brought them."""
+        ...
+
+    async def check(self) -> None:
+        """Raise `AgentDestroyed` unless somebody has made it by now."""
+        ...
+
+
 class Activation:
     """What an agent gets from its host: the store under its fence, a clock, ids, events, holds."""
 
@@ -81,6 +97,8 @@ class Activation:
         self.neighbours = neighbours
         self.fence: Fence | None = None  # its root's, once that agent's row was read
         self.is_called = False  # somebody wants it, whether anything is stored or not
+        self.may_be_made = False  # the same of a sub-agent that its parent has not made
+        self.making: Making | None = None  # until it is made
         self.is_continued = False  # an earlier activation in this same host wrote the row last
         self.cause: str | None = None  # why the process before this one ended, if anybody knows
         self.died_at: int | None = None  # when, in milliseconds
@@ -136,7 +154,12 @@ class Activation:
         if self.ended is not None:
             raise again(self.ended)
         assert self.fence is not None
+        making = self.making
+        if making is not None:  # last: what the others touched stands where it is looked for
+            operations = [*operations, *making.operations()]
         self.last_write = outcome = self.store.submit(self.fence, operations)
+        if making is not None:
+            outcome.add_done_callback(lambda _: making.written(outcome))
         return outcome
 
     @property

@@ -108,11 +108,14 @@ class Activations:
     # --- coming ----------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def using(self, address: Address, *, is_wake: bool = False) -> AsyncIterator[Hosted]:
+    async def using(
+        self, address: Address, *, is_wake: bool = False, may_make: bool = False
+    ) -> AsyncIterator[Hosted]:
         """The agent at `address`, activated, and kept in memory inside the block.
 
         If the agent is ended meanwhile, the block is interrupted, and raises what ended it. A wake is
         for the sake of what is stored: if that has gone since, so that there is no agent, none is made.
+        `may_make`: a sub-agent that its parent has not made is there, too, and made by its first commit.
         """
         if self._barred:
             await self.until_removed(address)
@@ -121,11 +124,14 @@ class Activations:
             activation = self._activate(address)
         activation.hold()
         activation.is_called |= not is_wake
+        activation.may_be_made |= may_make
         leash = asyncio.timeout(None)
         try:
             await self._until_ready(activation)
             if is_wake:
                 await self._check_stored(activation)
+            if activation.making is not None and not may_make:
+                await activation.making.check()
             assert activation.agent is not None
             async with leash:
                 activation.calls[leash] = asyncio.current_task()

@@ -277,10 +277,13 @@ class Host:
         return cast(A, Stub(self, agent_class, Address.of(agent_class.__name__, name)))
 
     @contextlib.asynccontextmanager
-    async def using(self, address: Address, *, is_wake: bool = False) -> AsyncIterator[Hosted]:
+    async def using(
+        self, address: Address, *, is_wake: bool = False, may_make: bool = False
+    ) -> AsyncIterator[Hosted]:
         """The agent at `address`, activated, and kept in memory inside the block.
 
-        A wake makes no agent where nothing is stored.
+        A wake makes no agent where nothing is stored. `may_make`: a sub-agent need not be made before; its
+        first commit makes it, as that of a root does.
         """
         if self._state != "running" and not (
             self._state == "stopping" and _inside.get() is self  # work that is being finished
@@ -292,7 +295,8 @@ class Host:
         token = _inside.set(self)
         try:
             assert self._activations is not None
-            async with self._activations.using(address, is_wake=is_wake) as agent:
+            using = self._activations.using(address, is_wake=is_wake, may_make=may_make)
+            async with using as agent:
                 yield agent
         finally:
             with contextlib.suppress(ValueError):  # a generator that is closed somewhere else

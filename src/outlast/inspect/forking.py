@@ -30,7 +30,7 @@ async def fork(host: Host, address: Address, message_id: str, to: Address) -> in
             continue  # damaged: the agent itself leaves it out, too
         if isinstance(message, dict):
             messages.append(message)
-    async with host.using(to) as agent:
+    async with host.using(to, may_make=True) as agent:
         if await agent.get_messages():  # type: ignore[attr-defined]
             raise ValueError(f"{to} has a conversation already; choose another name")
         return len(await agent.add_messages(messages))  # type: ignore[attr-defined]

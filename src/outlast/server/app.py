@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode
 
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from outlast.agent.agent import Agent
 from outlast.core.clock import seconds
 from outlast.core.errors import HostStopped
 from outlast.host import causes
 from outlast.host.address import Address
 from outlast.host.host import Host
-from outlast.server import pages
+from outlast.server import pages, rechecking
 from outlast.server.activity import Activity
 from outlast.server.arriving import Arriving, TooSlow
-from outlast.server.connection import TRY_AGAIN, Connection
+from outlast.server.auth import Auth, Authorize, Check, NotLetIn
+from outlast.server.connection import REFUSED, TRY_AGAIN, Connection
+from outlast.server.doors import NOT_LOCAL, NOT_LOCAL_IN_SHORT, Doors, told
 from outlast.server.event_stream import Readers
 from outlast.server.http import answer, most_of
 from outlast.server.limits import Limits
@@ -34,6 +36,7 @@ from outlast.server.pages import Page
 from outlast.server.room import Room, Rooms
 from outlast.server.routing import PREFIX, NoSuchAgent, Target, path_of, resolve
 from outlast.server.socket import Socket
+from outlast.server.token import PARAMETER, Token
 from outlast.server.unread import Unread
 
 logger = logging.getLogger("outlast.server")
@@ -42,23 +45,8 @@ if TYPE_CHECKING:
     from outlast.server.inspecting import Inspector
 
 INSPECTOR = "/_outlast/inspect"
-REFUSED = 1008  # the close code after which clients do not come back
 FAILED = 1011
 GOING_AWAY = 1012  # the server restarts: come back
-
-Auth = Callable[[HTTPConnection], Any]
-Authorize = Callable[[Any, Any, str], Any]
-
-
-class NotLetIn(Exception):
-    """`auth` does not know who asks (401), or `authorize` does not allow it (403)."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__("unauthorized" if status == 401 else "forbidden")
-        self.status = status
-
-    def response(self) -> Response:
-        return JSONResponse({"error": str(self)}, self.status)
 
 
 class App:
@@ -74,13 +62,16 @@ class App:
     app = App(agents=[Assistant], store="sqlite:///chat.db")
     ```
 
-    `auth` is given each request or handshake and returns who it is, or None to refuse (401). `authorize` is
-    asked whether that principal may do something (`connect`, `request`) with the agent at an address (403).
-    Browsers of other origins than the server's own are refused, unless `origins` names them ("*": all). `ui`
-    serves the chat page at `/`: True, or a `Page` that says what is on it.
+    `auth` is given each request or handshake and returns who it is, or None to refuse (401); an `Auth` asks
+    again for connections that stay open. `authorize` is asked whether that principal may do something
+    (`connect`, `request`) with the agent at an address (403). Without `auth`, only requests of this machine
+    are answered, unless `insecure` lets everybody in. Browsers of other origins than the server's own are
+    refused, unless `origins` names them ("*": all). `ui` serves the chat page at `/`: True, or a `Page` that
+    says what is on it.
 
     `inspector` serves what is in the store, and a page that shows it at `/inspect`, to those whom `authorize`
-    lets `inspect` it (it is asked with no address); without `auth`, to this machine alone.
+    lets `inspect` it (it is asked with no address); without `auth`, to those who bring the `token`: this one,
+    or that of `OUTLAST_TOKEN`, or a new one, which is logged at the start.
     """
 
     def __init__(
@@ -88,9 +79,11 @@ class App:
         agents: Sequence[type[Any]],
         store: Any = None,
         *,
-        auth: Auth | None = None,
+        auth: Check | Auth | None = None,
         authorize: Authorize | None = None,
         origins: Collection[str] = (),
+        insecure: bool = False,
+        token: str | None = None,
         prefix: str = PREFIX,
         limits: Limits | None = None,
         inspector: bool = False,
@@ -105,9 +98,7 @@ class App:
         self.page: Page | None = ui if isinstance(ui, Page) else Page() if ui else None
         self._activity = Activity()
         self._agents = agents
-        self._auth = auth
-        self._authorize = authorize
-        self._origins = frozenset([origins] if isinstance(origins, str) else origins)
+        self._doors = Doors(auth, authorize, origins, insecure=insecure, token=token)
         self._prefix = prefix
         self.background: set[asyncio.Future[Any]] = set()
         self._inspector = _inspector(self) if inspector else None
@@ -129,9 +120,33 @@ class App:
         """The classes that it serves."""
         return self._agents
 
+    @property
+    def has_inspector(self) -> bool:
+        return self._inspector is not None
+
     def use_inspector(self) -> None:
         """Serve what is in the store, as with `inspector=True`."""
         self._inspector = self._inspector or _inspector(self)
+
+    @property
+    def has_auth(self) -> bool:
+        """Whether it knows who asks."""
+        return self._doors.has_auth
+
+    @property
+    def insecure(self) -> bool:
+        """Whether everybody is let in, without `auth`."""
+        return self._doors.insecure and not self._doors.has_auth
+
+    @insecure.setter
+    def insecure(self, is_insecure: bool) -> None:
+        self._doors.insecure = is_insecure
+
+    @property
+    def token(self) -> Token | None:
+        """What the inspector takes, and requests for development; None: `auth` decides, or they are off."""
+        is_needed = self._inspector is not None or (self.page is not None and self.page.dev)
+        return self._doors.token if is_needed else None
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -147,6 +162,9 @@ class App:
         if self._inspector is not None:
             self._inspector.asked.attach(self.host.events)
         await self.host.start()
+        if self.token is not None and self.token.is_new:  # nobody else tells it
+            at = pages.INSPECT if self._inspector is not None else ""
+            logger.warning("open /%s", self.token.link(at))
         try:
             self._is_ready = True
             try:
@@ -187,8 +205,14 @@ class App:
             await self._connect(WebSocket(scope, receive, send), send)
         elif scope["type"] == "http":
             arriving = Arriving(receive, seconds(self.limits.body_within))
-            response = await self._answer(Request(scope, arriving), arriving)
-            await response(scope, receive, send)
+            request = Request(scope, arriving)
+            response = await self._answer(request, arriving)
+            ask, every = getattr(request.state, "ask_again", None), self._doors.recheck
+            if ask is None or every is None or not isinstance(response, StreamingResponse):
+                await response(scope, receive, send)
+            else:
+                going = rechecking.refused(ask, every, f"a reader of {scope['path']}")
+                await rechecking.stream(response, scope, receive, send, going)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -214,33 +238,25 @@ class App:
     def _target(self, connection: HTTPConnection) -> Target | None:
         return resolve(_raw_path(connection.scope), self._agents, self._prefix)
 
-    async def _known(self, connection: HTTPConnection) -> Any:
-        """Who asks; `NotLetIn` if `auth` does not know."""
-        principal: Any = True if self._auth is None else await _told(self._auth, connection)
-        if principal is None or principal is False:
-            raise NotLetIn(401)
-        return principal
-
-    async def _principal(self, connection: HTTPConnection, target: Target, action: str) -> Any:
-        """Who asks; `NotLetIn` if they may not do this with the agent, and with those it belongs to."""
-        principal = await self._known(connection)
+    async def _by_parents(self, connection: HTTPConnection, target: Target) -> Response | None:
+        """What the agents above a sub-agent answer in its place; None: it may be asked."""
         path = target.address.path
-        levels = [Address(path[:depth]) for depth in range(1, len(path) + 1)]
-        if self._authorize is not None:
-            for address in levels:
-                if not await _told(self._authorize, principal, address, action):
-                    raise NotLetIn(403)
-        return principal
-
-    def _is_foreign(self, connection: HTTPConnection) -> bool:
-        """Whether a browser asks for a page of somebody else."""
-        origin = connection.headers.get("origin")
-        if origin is None or "*" in self._origins or origin in self._origins:
-            return False
-        try:
-            return urlsplit(origin).netloc != connection.headers.get("host")
-        except ValueError:  # it is no URL
-            return True
+        for depth in range(1, len(path)):
+            kind: Any = self.host.classes[path[depth - 1][0]]
+            if kind.on_before_sub_agent is Agent.on_before_sub_agent:
+                continue
+            async with self.host.using(Address(path[:depth]), may_make=True) as parent:
+                answer = await told(parent.on_before_sub_agent, connection, *path[depth])  # type: ignore[attr-defined]
+            if isinstance(answer, Response):
+                return answer
+            if answer is False:
+                raise NotLetIn(403)
+            if answer is not None and answer is not True:
+                raise TypeError(
+                    f"{kind.__name__}.on_before_sub_agent must return None, False or a Response,"
+                    f" got {type(answer).__name__}"
+                )
+        return None
 
     # --- WebSockets --------------------------------------------------------------------------------
 
@@ -256,11 +272,15 @@ class App:
         principal = None
         if not self._is_ready:
             refusal = TRY_AGAIN, "restarting"
-        elif self._is_foreign(socket):
+        elif self._doors.is_closed_to(socket):
+            refusal = REFUSED, NOT_LOCAL_IN_SHORT
+        elif self._doors.is_foreign(socket):
             refusal = REFUSED, "origin not allowed"
         else:
             try:
-                principal = await self._principal(socket, target, "connect")
+                principal = await self._doors.principal(socket, target.address, "connect")
+                if await self._by_parents(socket, target) is not None:
+                    raise NotLetIn(403)
             except NotLetIn as error:
                 refusal = REFUSED, str(error)
             except Exception:  # it may well work the next time: they may come back
@@ -293,9 +313,9 @@ class App:
     async def _serve(self, socket: WebSocket, connection: Connection, target: Target) -> None:
         room: Room = self.rooms.enter(target.address, self.base_of(socket.scope, target))
         writing = asyncio.create_task(connection.write(), name="socket")
+        rechecks = self._recheck(socket, connection, target)
         served = Socket(self.host, room, connection, self.limits)
         try:
-            await ensure(self.host, target.address)
             await served.run(socket)
         except HostStopped:
             connection.close(GOING_AWAY, "restarting")
@@ -306,11 +326,33 @@ class App:
             logger.exception("a connection to %s failed", target.address)
             connection.close(FAILED, "internal error")
         finally:
+            if rechecks is not None:
+                rechecks.cancel()
             self.rooms.leave(room, connection)
             connection.close()
             await asyncio.wait({writing}, timeout=2)
             writing.cancel()
             await served.left()
+
+    def _recheck(
+        self, socket: WebSocket, connection: Connection, target: Target
+    ) -> asyncio.Task[None] | None:
+        """Ask about an open socket again and again, if that was wished for."""
+        every = self._doors.recheck
+        if every is None:
+            return None
+
+        async def ask() -> None:
+            connection.principal = await self._doors.principal(socket, target.address, "connect")
+
+        async def close() -> None:
+            why = await rechecking.refused(ask, every, f"a connection to {target.address}")
+            if isinstance(why, NotLetIn):
+                connection.refuse(str(why))
+            else:  # they may come back, and are asked about as they come in
+                connection.close(FAILED, "internal error")
+
+        return asyncio.create_task(close(), name="recheck")
 
     # --- HTTP ------------------------------------------------------------------------------------
 
@@ -321,6 +363,8 @@ class App:
         if below == "/readyz":
             ready = self._is_ready
             return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503)
+        if self._doors.is_closed_to(request):
+            return JSONResponse({"error": NOT_LOCAL}, 403)
         if self._inspector is not None and below.startswith(f"{INSPECTOR}/"):
             inspecting = self._inspect(request, below.removeprefix(f"{INSPECTOR}/"))
             return await self._or_refused(request, inspecting)
@@ -334,7 +378,7 @@ class App:
             return PlainTextResponse("Invalid request", 400)
         if target is None:
             return PlainTextResponse("Not found", 404)
-        if self._is_foreign(request):
+        if self._doors.is_foreign(request):
             return JSONResponse({"error": "origin not allowed"}, 403)
         if request.method == "OPTIONS":
             return self._with_cors(request, Response(status_code=204))
@@ -362,12 +406,15 @@ class App:
     async def _answer_page(self, request: Request, page: Page) -> Response:
         """The page itself is for everybody; what it asks, for those who may come in."""
         path = _raw_path(request.scope)
-        if request.method == "POST" and self._is_foreign(request):
+        if self.token is not None and pages.is_document(path) and self.token.is_in_query(request):
+            return self._with_cookie(request, path, self.token)
+        if not pages.is_public(path) and self._doors.is_foreign(request):
             return JSONResponse({"error": "origin not allowed"}, 403)
-        if not pages.is_public(path):
-            principal = await self._known(request)
-            if self._authorize is not None:  # like the inspector, this is about everybody's chats
-                await self._check_inspect(principal)
+
+        async def check() -> None:
+            await self._doors.check_operator(request)
+            request.state.ask_again = check
+
         site = pages.Site(
             page,
             self.host,
@@ -376,55 +423,47 @@ class App:
             self.limits,
             self._activity,
             self._leaving,
-            inspector=path == pages.ABOUT and await self._shows_inspector(request),
+            check,
+            inspector=self._inspector is not None,
             chat=self.page is not None,
         )
         return await pages.answer(site, request, path)
 
     async def _answer_for(self, request: Request, target: Target, arriving: Arriving) -> Response:
-        request.state.principal = await self._principal(request, target, "request")
+        def ask() -> Any:
+            return self._doors.principal(request, target.address, "request")
+
+        request.state.principal = await ask()
+        request.state.ask_again = ask
         request.state.leaving = self._leaving
         # Before the agent is held: a slow upload does not keep it in memory.
         await arriving.read_ahead(most_of(target, self.limits))
-        await ensure(self.host, target.address)
+        answered = await self._by_parents(request, target)
+        if answered is not None:
+            return answered
         request.state.readers = self.readers
         request.state.base = self.base_of(request.scope, target)
         return await answer(self.host, request, target, self.limits)
 
     async def _inspect(self, request: Request, what: str) -> Response:
-        from outlast.server.inspecting import is_local
-
         assert self._inspector is not None
-        if self._is_foreign(request):
+        if self._doors.is_foreign(request):
             return JSONResponse({"error": "origin not allowed"}, 403)
-        if self._auth is None and not is_local(request):
-            text = "without auth, the inspector is for this machine alone"
-            return JSONResponse({"error": text}, 403)
-        await self._check_inspect(await self._known(request))
+        await self._doors.check_operator(request)
         return await self._inspector.answer(request, what)
 
-    async def _check_inspect(self, principal: Any) -> None:
-        """`NotLetIn` unless they may see all agents: `authorize` is asked with no address."""
-        if self._authorize is None:  # somebody who may chat may not look at everybody's chats
-            allowed = self._auth is None
-        else:
-            allowed = bool(await _told(self._authorize, principal, None, "inspect"))
-        if not allowed:
-            raise NotLetIn(403)
-
-    async def _shows_inspector(self, request: Request) -> bool:
-        """Whether whoever looks at a page is told that there is an inspector."""
-        if self._inspector is None:
-            return False
-        from outlast.server.inspecting import is_local
-
-        if self._auth is None and not is_local(request):
-            return False
-        try:
-            await self._check_inspect(await self._known(request))
-        except Exception:  # the page itself is for everybody
-            return False
-        return True
+    def _with_cookie(self, request: Request, path: str, token: Token) -> Response:
+        """The same page, without the token in its address."""
+        root = quote(request.scope.get("root_path", ""))
+        left = [each for each in request.query_params.multi_items() if each[0] != PARAMETER]
+        query = f"?{urlencode(left)}" if left else ""
+        headers = {
+            **pages.HEADERS,
+            "location": f"{root}{path}{query}",
+            "set-cookie": token.cookie(request, f"{root}{pages.OURS}"),
+            "cache-control": "no-store",
+        }
+        return Response(status_code=303, headers=headers)
 
     def _failed(self, what: str, connection: HTTPConnection) -> str:
         """Log the exception that is being handled; what is said of it to those outside."""
@@ -434,9 +473,9 @@ class App:
 
     def _with_cors(self, request: Request, response: Response) -> Response:
         origin = request.headers.get("origin")
-        if origin is not None and self._origins:
+        if origin is not None and self._doors.origins:
             response.headers["access-control-allow-origin"] = (
-                "*" if "*" in self._origins else origin
+                "*" if "*" in self._doors.origins else origin
             )
             response.headers["access-control-allow-methods"] = "GET, POST, DELETE, HEAD, OPTIONS"
             response.headers["access-control-allow-headers"] = (
@@ -460,18 +499,3 @@ def _raw_path(scope: Scope) -> str:
     text = text.partition("?")[0]
     root = quote(scope.get("root_path", ""))
     return text.removeprefix(root) if root else text
-
-
-async def ensure(host: Host, address: Address) -> None:
-    """Make the sub-agents of an address, level by level: like roots, they are there when they are used."""
-    for depth in range(1, len(address.path)):
-        kind, name = address.path[depth]
-        async with host.using(Address(address.path[:depth])) as parent:
-            classes = {each.__name__: each for each in getattr(type(parent), "sub_agents", ())}
-            if not await parent.has_sub_agent(classes[kind], name):  # type: ignore[attr-defined]
-                await parent.sub_agent(classes[kind], name)  # type: ignore[attr-defined]
-
-
-async def _told(function: Callable[..., Any], *arguments: Any) -> Any:
-    answer: Any | Awaitable[Any] = function(*arguments)
-    return await answer if inspect.isawaitable(answer) else answer

@@ -18,6 +18,7 @@ from outlast.server.unread import LARGE, Unread
 
 logger = logging.getLogger("outlast.server")
 
+REFUSED = 1008  # the close code after which clients do not come back
 TRY_AGAIN = 1013  # the close code after which clients come back by themselves
 GRACE = (
     2.0  # seconds for which more may wait than the buffer holds: a client has to have time to read
@@ -83,6 +84,11 @@ class Connection:
     @property
     def is_closing(self) -> bool:
         return self._closing is not None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether what it sends is not read any more."""
+        return self._closing is not None and self._closing[0] == REFUSED
 
     @property
     def is_open(self) -> bool:
@@ -154,6 +160,12 @@ class Connection:
         if self._closing is None:
             self._closing = (code, reason)
             self._wake()
+
+    def refuse(self, reason: str) -> None:
+        """Close it, at once: what it has not been sent yet is not for it."""
+        if self._closing is None:
+            self._drop_waiting()
+            self.close(REFUSED, reason)
 
     def abort(self) -> None:
         """Drop a client that has stopped reading."""

@@ -73,7 +73,7 @@ def most_of(target: Target, limits: Limits) -> int:
 async def answer(host: Host, request: Request, target: Target, limits: Limits) -> Response:
     """What an agent's address answers."""
     try:
-        async with host.using(target.address) as agent:
+        async with host.using(target.address, may_make=True) as agent:
             response = await _route(host, agent, request, target, limits)
         if isinstance(response, PacedResponse):
             response.stall = seconds(limits.stall)

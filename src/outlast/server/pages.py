@@ -11,18 +11,17 @@
 | `GET /_outlast/activity?agent=&name=` | what the host is doing, as server-sent events (dev) |
 | `POST /_outlast/kill?pid=` | kills this process with SIGKILL, if it is that one (dev) |
 
-*dev*: only where the page was switched on for development (`Page(dev=True)`, `outlast demo`), and only for
-requests that no page of somebody else can make.
+*dev*: only where the page was switched on for development (`Page(dev=True)`, `outlast demo`), only for
+requests that no page of somebody else can make, and only for those who may inspect: see `doors`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import mimetypes
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
@@ -37,6 +36,7 @@ from outlast.host.host import Host
 from outlast.server import conversations
 from outlast.server.activity import Activity
 from outlast.server.limits import Limits
+from outlast.server.provenance import is_address, own_authority
 from outlast.server.routing import kebab
 from outlast.server.wire import encode
 
@@ -119,7 +119,8 @@ class Site:
     limits: Limits
     activity: Activity
     leaving: asyncio.Event
-    inspector: bool = False  # whether it is on, for whoever asks
+    check: Callable[[], Awaitable[None]]  # raises unless whoever asks may see everything
+    inspector: bool = False  # whether it is on
     chat: bool = True  # whether there is a chat page
 
 
@@ -128,6 +129,11 @@ def is_page(path: str, *, chat: bool = True, inspector: bool = False) -> bool:
     if inspector and (path == f"/{INSPECT}" or (is_public(path) and path.startswith(OURS))):
         return True
     return chat and (path in ("", "/") or path.startswith(OURS))
+
+
+def is_document(path: str) -> bool:
+    """Whether somebody opens it in a browser."""
+    return path in _DOCUMENTS
 
 
 def is_public(path: str) -> bool:
@@ -150,6 +156,7 @@ async def answer(site: Site, request: Request, path: str) -> Response:
         refusal = why_not(site.page, request)
         if refusal is not None:
             return JSONResponse({"error": refusal}, 403)
+        await site.check()
     answered: Response = await answering(site, request)
     return answered
 
@@ -158,24 +165,11 @@ def why_not(page: Page, request: Request) -> str | None:
     """Why this request may not do what is for development; None: it may."""
     if not page.dev:
         return "This server is not in development mode."
-    if not _is_own(request.headers.get("host", "")):
+    where = own_authority(request.headers)
+    if where is None or not is_address(where.name):
         # A name that a stranger's page has made to mean this machine looks like the page's own.
         return "Use the address of the server, not a name, for this."
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        return "This is for the page's own requests."
     return None
-
-
-def _is_own(host: str) -> bool:
-    """Whether a Host header names an address, or this machine."""
-    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return False
-    return True
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -210,6 +204,11 @@ def _file(name: str, method: str) -> Response:
 
 async def _about(site: Site, request: Request) -> Response:
     page = site.page
+    is_operator = True
+    try:
+        await site.check()
+    except Exception:  # the page itself is for everybody
+        is_operator = False
     chats = [each for each in site.agents if hasattr(each, "save_messages")]
     return JSONResponse(
         {
@@ -219,12 +218,12 @@ async def _about(site: Site, request: Request) -> Response:
             "browserTools": list(page.browser_tools),
             "agents": [{"kind": each.__name__, "path": kebab(each.__name__)} for each in chats],
             "prefix": site.prefix,
-            "dev": page.dev,
+            "dev": page.dev and is_operator,
             "demo": page.demo,
-            "inspector": page.inspector or (INSPECT if site.inspector else None),
+            "inspector": page.inspector or (INSPECT if site.inspector and is_operator else None),
             "chat": site.chat,
             "limits": {"message": site.limits.message, "messages": site.limits.messages},
-            "pid": os.getpid() if page.dev else None,
+            "pid": os.getpid() if page.dev and is_operator else None,
         },
         headers={"cache-control": "no-store"},
     )

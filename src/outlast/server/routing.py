@@ -66,6 +66,8 @@ def _resolve_sub(target: Target, kind: type[Any]) -> Target:
         child = _by_kebab(getattr(kind, "sub_agents", ())).get(target.rest[1])
         if child is None:
             break
+        if not getattr(kind, "exposes_sub_agents", True):
+            raise InvalidName(f"{kind.__name__} does not expose its sub-agents")
         try:
             name = unquote(target.rest[2], errors="strict")
         except UnicodeDecodeError:

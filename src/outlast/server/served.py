@@ -41,7 +41,7 @@ class Served:
 
 
 def _is_probe(scope: Scope) -> bool:
-    return str(scope["path"]).endswith(PROBES)
+    return scope["path"] in PROBES
 
 
 def _serves(message: Message) -> bool:

@@ -20,6 +20,7 @@ from outlast.server.served import Served
 
 HAND_OVER = 0.2  # the part of the time for stopping in which nothing runs any more
 AT_MOST = 2.0  # seconds of it
+LOGGERS = ("uvicorn.access", "uvicorn.error")  # the second one has the lines about WebSockets
 # What uvicorn logs about a start whose failure the command line reports in one line.
 _NOISE = (
     "Started server process [%d]",
@@ -63,6 +64,8 @@ class Server(uvicorn.Server):
             ws_per_message_deflate=False,  # a frame is serialised once for all connections
         )
         super().__init__(config)
+        for name in LOGGERS:
+            logging.getLogger(name).addFilter(without_queries)
         self._application = application
         self._on_ready = on_ready
         self._time_for_work = time_for_work(seconds(drain, "drain"))
@@ -100,6 +103,20 @@ class Server(uvicorn.Server):
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
+
+
+def without_queries(record: logging.LogRecord) -> bool:
+    """A filter of a logger: what stands behind the path of a request may be a token, and is not logged."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(_without_query(each) for each in record.args)
+    return True
+
+
+def _without_query(argument: object) -> object:
+    if isinstance(argument, str) and argument.startswith(("/", "http://", "https://")):
+        path, mark, _ = argument.partition("?")
+        return f"{path}{mark}…" if mark else path
+    return argument
 
 
 @contextmanager

@@ -56,6 +56,7 @@ class Socket:
         self._room = room
         self._connection = connection
         self._limits = limits
+        self._is_made = False  # a sub-agent that was, and is deleted, does not come back by a frame
         self._calls: set[asyncio.Task[None]] = set()
         self._tells_close = False
         self._last_request: str | None = None  # the chat request that the last frame made
@@ -63,7 +64,7 @@ class Socket:
 
     async def run(self, socket: WebSocket) -> None:
         """From the first frame to the last."""
-        async with self._host.using(self._room.address) as agent:
+        async with self._using() as agent:
             await _called(agent, "on_connect", self._connection)
             self._room.join(self._connection, agent)
             kind: Any = type(agent)
@@ -75,7 +76,7 @@ class Socket:
                 message = await socket.receive()
             except (WebSocketDisconnect, RuntimeError):
                 return
-            if message["type"] == "websocket.disconnect":
+            if message["type"] == "websocket.disconnect" or self._connection.is_refused:
                 return
             text = message.get("text")
             if text is None:
@@ -88,6 +89,15 @@ class Socket:
             else:
                 await self._long_frame(text)
 
+    @asynccontextmanager
+    async def _using(self) -> AsyncIterator[Any]:
+        """The agent, in memory."""
+        address, may_make = self._room.address, not self._is_made
+        async with self._host.using(address, may_make=may_make) as hosted:
+            agent: Any = hosted
+            yield agent
+            self._is_made = agent._activation.making is None
+
     async def left(self) -> None:
         """The connection is gone."""
         for call in self._calls:
@@ -95,7 +105,7 @@ class Socket:
         if not self._tells_close:
             return
         try:
-            async with self._host.using(self._room.address) as agent:
+            async with self._using() as agent:
                 await _called(agent, "on_close", self._connection)
         except OutlastError:
             pass
@@ -157,7 +167,7 @@ class Socket:
     async def _other(self, text: str) -> None:
         """What the protocol does not know is the application's."""
         try:
-            async with self._host.using(self._room.address) as agent:
+            async with self._using() as agent:
                 await _called(agent, "on_message", self._connection, text)
         except Exception:
             logger.exception("%s: on_message raised", self._room.address)
@@ -172,8 +182,8 @@ class Socket:
             self._connection.send(frames.frame(frames.STATE_ERROR, error=error))
             return
         try:
-            async with self._host.using(self._room.address) as agent:
-                await agent._change_state(frame["state"], self._connection)  # type: ignore[attr-defined]
+            async with self._using() as agent:
+                await agent._change_state(frame["state"], self._connection)
         except NOT_STORED as error:
             logger.warning("%s: a state was not stored: %s", self._room.address, error)
             self._connection.send(frames.frame(frames.STATE_ERROR, error=TEXT))
@@ -202,7 +212,7 @@ class Socket:
     async def _call(self, id: str, method: str, arguments: list[Any]) -> None:
         send = self._connection.send
         try:
-            async with self._host.using(self._room.address) as agent:
+            async with self._using() as agent:
                 marked = rpc_methods(type(agent))
                 if method not in marked:
                     known = callable(getattr(type(agent), method, None))
@@ -230,7 +240,7 @@ class Socket:
     @asynccontextmanager
     async def _chatting(self) -> AsyncIterator[Any]:
         """The agent, in memory; `NotChatting` if it is none for chats."""
-        async with self._host.using(self._room.address) as agent:
+        async with self._using() as agent:
             if not hasattr(agent, "_serving"):
                 raise NotChatting(f"{self._room.address} is not a chat agent")
             yield agent

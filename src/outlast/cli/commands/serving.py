@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outlast.cli.options import Host, LogLevel, Port, Store
+from outlast.cli.options import Host, Insecure, LogLevel, Port, Store
 
 
 def dev(
@@ -20,6 +20,7 @@ def dev(
     drain: Annotated[
         float, typer.Option(min=0, help="Seconds that running turns have when it reloads")
     ] = 1.0,
+    insecure: Insecure = False,
     no_reload: Annotated[bool, typer.Option("--no-reload", help="Do not watch the files")] = False,
 ) -> None:
     """Serve agents while you write them.
@@ -46,7 +47,15 @@ def dev(
         elif not installed("watchfiles"):
             complain("nothing is reloaded without watchfiles: pip install 'uvicorn[standard]'")
     settings = Settings(
-        target, host, port, store, log_level, 1, drain, dev=True, watches=watcher is not None
+        target,
+        host,
+        port,
+        store,
+        log_level,
+        drain=drain,
+        dev=True,
+        insecure=insecure,
+        watches=watcher is not None,
     )
     code = 1
     try:

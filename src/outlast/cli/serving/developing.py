@@ -1,9 +1,10 @@
-"""What a worker of `outlast dev` does besides serving: it tells what it serves, and what it has recovered."""
+"""What a worker tells: how to get in, and in `outlast dev` what it serves, and what it has recovered."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from outlast.cli.serving.settings import Settings
@@ -18,19 +19,39 @@ def prepare(application: Any, settings: Settings) -> None:
     is_alone = settings.host in ("127.0.0.1", "localhost", "::1")
     application.page = application.page or Page(dev=is_alone)
     application.host.events.subscribe("chat:recovery:decision", recovered)
-    is_again = VARIABLE in os.environ
-    if is_again:
+    if VARIABLE in os.environ:
         _say("reloaded")
     else:
-        for line in served(application, settings):
-            _say(line)
+        tell(served(application, settings))
+
+
+def tell(lines: Iterable[str]) -> None:
+    for line in lines:
+        _say(line)
+
+
+def links(application: Any, settings: Settings) -> list[str]:
+    """The pages, with the token that they take."""
+    at, token = where(settings), application.token
+    pages = {"chat page": f"{at}/"} if application.page is not None else {}
+    if application.has_inspector:
+        pages["inspector"] = f"{at}/inspect"
+    return [
+        f"{name}: {each if token is None else token.link(each)}" for name, each in pages.items()
+    ]
+
+
+def how_to_get_in(application: Any, settings: Settings) -> list[str]:
+    """The same, for whoever has started a server that is not `outlast dev`; once."""
+    is_told = settings.dev or not settings.tells_links or VARIABLE in os.environ
+    return [] if is_told or application.token is None else links(application, settings)
 
 
 def served(application: Any, settings: Settings) -> list[str]:
     """What is served, and how to talk to it."""
     from outlast.server.routing import kebab
 
-    lines = [f"{where(settings)} has a chat page"]
+    lines = [f"listening on {settings.host or '*'}, port {settings.port}"]
     at = (
         "" if (settings.host, settings.port) == ("127.0.0.1", 8000) else f" --url {where(settings)}"
     )
@@ -38,8 +59,7 @@ def served(application: Any, settings: Settings) -> list[str]:
         name = kebab(each.__name__)
         talk = f"   outlast chat {name} NAME{at}" if hasattr(each, "save_messages") else ""
         lines.append(f"{each.__name__}: {where(settings)}/agents/{name}/NAME{talk}")
-    lines.append(f"inspector: {where(settings)}/inspect")
-    return lines
+    return [*lines, *links(application, settings)]
 
 
 def where(settings: Settings) -> str:

@@ -24,6 +24,8 @@ class Settings:
     workers: int = 1
     drain: float = 10.0  # seconds
     dev: bool = False  # somebody is writing it
+    insecure: bool = False  # everybody may come in, although there is no auth
+    tells_links: bool = True  # that bring the token; False: the command has done so
     watches: bool = False  # a change of a file reloads it: what is broken may wait for that
 
     def encode(self) -> str:

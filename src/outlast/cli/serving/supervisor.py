@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from outlast.cli.loading import NoTarget
 from outlast.cli.serving import imports, processes
 from outlast.cli.serving.deaths import Death, described, handed_on, wait_after
+from outlast.cli.serving.doors import keep_token
 from outlast.cli.serving.failures import Failure, next_step
 from outlast.cli.serving.listening import listen, url
 from outlast.cli.serving.memory import oom_kills
@@ -36,6 +37,7 @@ def supervise(settings: Settings, *, preload: bool = False) -> int:
     hangup = hangup_means()
     if settings.store is not None:
         _check(settings, settings.store)
+    keep_token()
     sockets = listen(settings.host, settings.port)  # from here on connections wait
     application = None
     with imports.kept():

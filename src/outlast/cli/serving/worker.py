@@ -19,6 +19,7 @@ import typer
 from outlast.cli.loading import CannotLoad, NoTarget, load
 from outlast.cli.models import problems_of
 from outlast.cli.serving import developing, terminal
+from outlast.cli.serving.doors import keep_token, open_doors
 from outlast.cli.serving.failures import Failure, failure_of
 from outlast.cli.serving.imports import kept
 from outlast.cli.serving.listening import CannotListen, listen
@@ -57,8 +58,10 @@ def work(
         if application is None:
             with kept():
                 application = loaded(settings)
+        warnings = opened(settings, application, sockets)
         if settings.dev:
             developing.prepare(application, settings)
+        developing.tell([*warnings, *developing.how_to_get_in(application, settings)])
         _warn_of_models(application)
         application.on_upgrade = lambda: _say(lifeline, UPGRADE)
         code = run(settings, application, sockets, lifeline)
@@ -74,10 +77,14 @@ def work(
 def alone(settings: Settings) -> int:
     """Serve without a supervisor, on a socket of its own. The exit status."""
     terminal.stop_on_hangup()
+    keep_token()
     with kept():
         application = loaded(settings)
+    sockets = listen(settings.host, settings.port)
+    warnings = opened(settings, application, sockets)
+    developing.tell([*warnings, *developing.how_to_get_in(application, settings)])
     _warn_of_models(application)
-    return run(settings, application, listen(settings.host, settings.port), None)
+    return run(settings, application, sockets, None)
 
 
 def loaded(settings: Settings) -> Any:
@@ -92,6 +99,14 @@ def loaded(settings: Settings) -> Any:
         raise
     except BaseException as error:  # sys.exit() in a module is one, too
         raise _failed(error, f"import {settings.target}", settings) from error
+
+
+def opened(settings: Settings, application: Any, sockets: list[socket.socket]) -> list[str]:
+    """Let in whom the command line allows, and return what to tell about it; `Failed` if it may not."""
+    try:
+        return open_doors(settings, application, sockets)
+    except NoTarget as error:
+        raise _failed(error, "start", settings) from error
 
 
 def _failed(error: BaseException, doing: str, settings: Settings) -> Failed:

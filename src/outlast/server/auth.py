@@ -1,0 +1,60 @@
+"""`Auth`: who somebody is, and how long that holds for a connection that stays open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, Response
+
+from outlast.core.clock import seconds
+
+Check = Callable[[HTTPConnection], Any]
+Authorize = Callable[[Any, Any, str], Any]
+
+
+class NotLetIn(Exception):
+    """`auth` does not know who asks (401), or `authorize` does not allow it (403)."""
+
+    def __init__(self, status: int, text: str | None = None) -> None:
+        super().__init__(text or ("unauthorized" if status == 401 else "forbidden"))
+        self.status = status
+
+    def response(self) -> Response:
+        return JSONResponse({"error": str(self)}, self.status)
+
+
+class Auth:
+    """Who asks, and how long that holds for a connection that stays open.
+
+    ```python
+    from datetime import timedelta
+
+    from outlast import App, Auth, Think
+    from outlast.testing import ScriptedModel
+
+    class Assistant(Think):
+        model = ScriptedModel("Hello!")
+
+    sessions = {"1234": "alice"}
+
+    def who(connection):
+        return sessions.get(connection.cookies.get("session"))
+
+    app = App(agents=[Assistant], store="sqlite:///chat.db", auth=Auth(who, recheck=timedelta(minutes=5)))
+    ```
+
+    `check` is given each request or handshake and returns who it is; None refuses. With `recheck` (seconds,
+    or a `timedelta`), `check` and `authorize` are asked again about each WebSocket and event stream that has
+    been open for that long, with the request that opened it. If they refuse, it is closed; its turn goes on.
+    """
+
+    def __init__(self, check: Check, *, recheck: float | timedelta | None = None) -> None:
+        if not callable(check):
+            raise TypeError(f"check must be a function of a connection, got {check!r}")
+        self.check = check
+        self.recheck = None if recheck is None else seconds(recheck)
+        if self.recheck is not None and not 0 < self.recheck < float("inf"):
+            raise ValueError(f"recheck must be more than 0 seconds, got {recheck!r}")
