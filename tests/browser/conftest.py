@@ -76,6 +76,7 @@ class Tabs:
         profile: str = "",
         waits: bool = True,
         at: str | None = None,
+        has_token: bool = True,
         **settings: Any,
     ) -> Page:
         context = self._contexts.get(profile)
@@ -83,6 +84,8 @@ class Tabs:
             settings.setdefault("viewport", {"width": 1200, "height": 800})
             settings.setdefault("reduced_motion", "reduce")  # drawing takes most of the time here
             context = self._contexts[profile] = self._browser.new_context(**settings)
+        if has_token:
+            context.request.get(self._server.link)  # its cookies are those of the pages
         page = context.new_page()
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))

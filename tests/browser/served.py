@@ -18,6 +18,7 @@ import httpx2 as httpx
 
 TESTS = Path(__file__).parent.parent
 LONG = 20.0  # seconds that anything may take
+TOKEN = "the-token-of-the-browser-tests"
 
 
 class Server:
@@ -29,10 +30,12 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=LONG)
+        bearer = {"authorization": f"Bearer {TOKEN}"}
+        self.http = httpx.Client(base_url=self.url, timeout=LONG, headers=bearer)
         paths = filter(None, (str(TESTS), os.environ.get("PYTHONPATH")))
         path = os.pathsep.join(paths)
-        environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+        ours = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "OUTLAST_TOKEN": TOKEN}
+        environment = {**os.environ, **ours}
         with (folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "outlast.cli.main", *command, "--port", str(self.port)],
@@ -42,6 +45,11 @@ class Server:
                 cwd=folder,
                 env=environment,
             )
+
+    @property
+    def link(self) -> str:
+        """What lets a browser see everything."""
+        return f"{self.url}/?token={TOKEN}"
 
     @property
     def log(self) -> str:

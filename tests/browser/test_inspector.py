@@ -265,3 +265,23 @@ def test_a_phone_shows_it_too(tabs: Tabs, server: Server, name: str) -> None:
     page.locator("#sidebar").get_by_role("link", name=name).tap()
     expect(page.locator("#sidebar")).to_be_hidden()
     expect(page.get_by_role("tablist")).to_be_visible()
+
+
+def test_the_link_with_the_token_lets_a_browser_in_and_the_address_forgets_it(
+    tabs: Tabs, server: Server, name: str
+) -> None:
+    settled(server, name, "Hello!")
+    tabs.is_killed = True  # the browser notes that it is refused
+    page = tabs.open(at="/inspect", profile="a stranger", waits=False, has_token=False)
+    expect(page.locator("#view")).to_contain_text("This needs the token")
+    expect(page.locator("#agents-list")).not_to_contain_text(name)
+    chat = tabs.open(profile="a stranger", has_token=False)
+    expect(chat.get_by_role("link", name="Inspector")).to_be_hidden()
+    expect(chat.get_by_role("button", name="Kill the server")).to_be_hidden()
+    page.goto(server.link.replace("/?", "/inspect?"))
+    expect(page.locator("#agents-list")).to_contain_text(name)
+    assert "token" not in page.url
+    assert page.evaluate("document.cookie") == ""
+    chat.reload()
+    expect(chat.get_by_role("link", name="Inspector")).to_be_visible()
+    expect(chat.get_by_role("button", name="Kill the server")).to_be_visible()

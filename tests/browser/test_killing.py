@@ -77,7 +77,7 @@ def test_the_demo_tells_its_story_through_a_kill_and_stops_with_ctrl_c(
         monkeypatch.delenv(key, raising=False)
     tabs.is_killed = True
     with running(tmp_path, "demo", "--no-browser") as demo:
-        assert demo.url in demo.log
+        assert demo.link in demo.log
         tabs._server = demo
         page = tabs.open(agent="assistant")
         page.get_by_role("button", name="Tell me a long story").click()

@@ -182,12 +182,15 @@ async def test_who_is_known_or_wants_it_so_is_answered_from_anywhere(sqlite_url:
 
 
 async def raw(port: int, text: str) -> str:
-    """What is answered to bytes that no library would send."""
+    """What is answered to bytes that no library would send, up to the frame that closes a WebSocket."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answer = b""
     try:
         writer.write(text.replace("\n", "\r\n").encode("latin-1"))
         async with asyncio.timeout(LONG):
-            return (await reader.read()).decode("latin-1")
+            while b"\x88" not in answer and (more := await reader.read(65536)):
+                answer += more
+        return answer.decode("latin-1")
     finally:
         writer.close()
 

@@ -222,7 +222,7 @@ def test_what_cannot_be_imported_is_left_to_the_worker(tmp_path: Path, monkeypat
         (("http", "/agents/a/b"), [("http.response.start", 500)], 0),
         (("http", "/agents/a/b"), [("http.response.start", 503)], 0),
         (("http", "/healthz"), [("http.response.start", 200)], 0),
-        (("http", "/mounted/readyz"), [("http.response.start", 200)], 0),
+        (("http", "/agents/a/readyz"), [("http.response.start", 200)], 1),
         (("websocket", "/agents/a/b"), [("websocket.accept", 0)], 0),
         (("websocket", "/agents/a/b"), [("websocket.accept", 0), ("websocket.send", 0)], 1),
         (("lifespan", ""), [("lifespan.startup.complete", 0)], 0),
