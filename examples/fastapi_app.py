@@ -30,7 +30,7 @@ def who(connection: HTTPConnection) -> str | None:
 
 def may(user: str, address: Any, action: str) -> bool:
     """Everybody has one agent, which is called as they are."""
-    return address is not None and address.name == user
+    return address is not None and address.root.name == user
 
 
 agents = App(

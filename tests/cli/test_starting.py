@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import beside, outlast
+from starlette.requests import HTTPConnection
 
 from outlast import Agent
 from outlast.chat.incidents import _STRIKE
@@ -37,6 +39,28 @@ def test_a_new_project_works_and_its_tests_kill_its_agent(tmp_path: Path) -> Non
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout
     assert "2 passed" in ran.stdout
+
+
+def test_a_new_project_s_container_lets_nobody_in_who_does_not_know_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert outlast("init", str(tmp_path / "shop")).code == 0
+    monkeypatch.syspath_prepend(str(tmp_path / "shop"))
+    made: dict[str, Any] = {}
+    exec((tmp_path / "shop" / "app.py").read_text(), made)
+    assert made["app"].has_auth
+
+    def asked(query: str = "", **headers: str) -> HTTPConnection:
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        return HTTPConnection({"type": "http", "headers": raw, "query_string": query.encode()})
+
+    for token in ("", "secret"):
+        monkeypatch.setenv("CHAT_TOKEN", token)
+        for wrong in (asked(), asked("token="), asked("token=x"), asked(authorization="Bearer ")):
+            assert made["who"](wrong) is None
+    assert made["who"](asked("token=secret")) == "user"
+    assert made["who"](asked(authorization="Bearer secret")) == "user"
+    assert "serve app.py --host 0.0.0.0" in (tmp_path / "shop" / "Dockerfile").read_text()
 
 
 def test_nothing_that_is_there_is_overwritten(tmp_path: Path) -> None:

@@ -179,15 +179,15 @@ async def test_a_request_makes_no_row_before_something_is_written(
 async def test_sub_agents_are_listed_in_the_order_in_which_they_were_made(store_url: str) -> None:
     async with served(Assistant, url=store_url) as server, httpx.AsyncClient(timeout=LONG) as http:
         bob = server.app.host.get(Assistant, "bob")
-        for name in ("first", "second", "third"):
-            if name == "second":
+        wanted = ["parent 1", "client 1", "client 2", "parent 2", "client 3", "parent 3"]
+        for name in wanted:
+            if name.startswith("parent"):
                 await bob.sub_agent(Notes, name)
             else:
                 path = f"{server.http}/agents/assistant/bob/sub/notes/{name}/chat"
                 assert (await http.post(path, json=body_of(user(name, "Hi")))).status_code == 200
-        await bob.sub_agent(Notes, "fourth")
         names = [each.name for each in await bob.list_sub_agents()]
-        assert names == ["first", "second", "third", "fourth"]
+        assert names == wanted
 
 
 async def test_a_frame_does_not_bring_back_a_sub_agent_that_was_deleted(sqlite_url: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from starlette.requests import HTTPConnection
-from tabs import LONG, served
+from tabs import LONG, quiet_log, served
 
 from outlast import Think
 from outlast.server import provenance
@@ -290,6 +290,17 @@ def test_a_proxy_that_ends_tls_says_which_scheme_a_page_has() -> None:
         host, page = ("host", "a.example"), ("origin", "https://a.example")
         assert not provenance.is_foreign(asked(host, page, more))
         assert provenance.is_foreign(asked(host, ("origin", "http://a.example"), more))
+
+
+async def test_a_host_that_is_none_is_an_answer_and_no_error(sqlite_url: str) -> None:
+    options: dict[str, Any] = {"auth": lambda connection: "alice", "ui": True}
+    async with served(Assistant, url=sqlite_url, **options) as server, quiet_log():
+        for host in ("[::1", "]", "a b", "a:b:c", "//", "\xff", "a" * 5000):
+            for path in (PATH, "/_outlast/conversations?agent=assistant", "/?token=x"):
+                for page in ("", "Origin: http://a.example\n", "Origin: http://[\n"):
+                    text = f"GET {path} HTTP/1.1\nHost: {host}\n{page}Connection: close\n\n"
+                    status = (await raw(server.port, text)).split(" ", 2)[1]
+                    assert status in ("200", "400", "403"), (host, path, page)
 
 
 async def test_a_page_that_differs_in_its_scheme_is_refused_and_the_log_says_what_to_set(

@@ -11,6 +11,7 @@ from outlast.cli.output import console, fail
 
 FILES = {
     "agents/assistant.py": "assistant.py.txt",
+    "app.py": "app.py.txt",
     "tests/test_assistant.py": "test_assistant.py.txt",
     "pyproject.toml": "pyproject.toml.txt",
     "Dockerfile": "Dockerfile.txt",

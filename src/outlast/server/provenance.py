@@ -140,8 +140,8 @@ def own_scheme(connection: HTTPConnection) -> str:
     claimed = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
     if not claimed and (found := _FORWARDED_PROTO.search(headers.get("forwarded", ""))):
         claimed = found[1].lower()
-    scheme = claimed if claimed in ("http", "https", "ws", "wss") else str(connection.url.scheme)
-    return {"ws": "http", "wss": "https"}.get(scheme, scheme)
+    schemes = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+    return schemes.get(claimed) or schemes.get(connection.scope.get("scheme", ""), "http")
 
 
 def origin(text: str) -> Origin | None:

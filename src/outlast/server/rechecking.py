@@ -84,7 +84,7 @@ async def stream(
             return
         watching.result()
         serving.cancel()
-        await asyncio.wait({serving})
+        await asyncio.gather(serving, return_exceptions=True)
         if not is_over:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORD):
@@ -92,4 +92,4 @@ async def stream(
     finally:
         for task in (serving, watching):
             task.cancel()
-        await asyncio.wait({serving, watching})
+        await asyncio.gather(serving, watching, return_exceptions=True)
