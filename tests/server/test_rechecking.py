@@ -134,6 +134,28 @@ async def test_what_a_refused_client_still_sends_is_not_read(sqlite_url: str) ->
             assert len((await http.get("/agents/assistant/a/get-messages")).json()) == 2
 
 
+async def test_who_cannot_be_rechecked_may_come_back(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("outlast.server.rechecking.PAUSES", (0.01, 0.01))
+    guard = Guard()
+
+    def auth(connection: Any) -> Any:
+        if guard.known is None:
+            raise RuntimeError("postgresql://admin:hunter2@db")
+        return guard.known
+
+    options: dict[str, Any] = {"auth": Auth(auth, recheck=SOON)}
+    async with served(Assistant, url=sqlite_url, **options) as server:
+        async with server.tab(path="/agents/assistant/a") as tab:
+            guard.known = None
+            assert await tab.until_closed() == (1011, "internal error")
+        assert caplog.text.count("cannot be rechecked, trying again") == 2
+        guard.known = "alice"
+        async with server.tab(path="/agents/assistant/a") as tab:
+            await tab.wait("cf_agent_identity")
+
+
 async def test_without_recheck_nobody_is_asked_again(sqlite_url: str) -> None:
     guard = Guard()
     async with served(

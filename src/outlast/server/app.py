@@ -164,7 +164,7 @@ class App:
         await self.host.start()
         if self.token is not None and self.token.is_new:  # nobody else tells it
             at = pages.INSPECT if self._inspector is not None else ""
-            logger.warning("open /%s", self.token.link(at))
+            logger.warning("there is no auth: to see everything, open /%s", self.token.link(at))
         try:
             self._is_ready = True
             try:
@@ -283,6 +283,8 @@ class App:
                     raise NotLetIn(403)
             except NotLetIn as error:
                 refusal = REFUSED, str(error)
+            except HostStopped:
+                refusal = GOING_AWAY, "restarting"
             except Exception:  # it may well work the next time: they may come back
                 refusal = FAILED, self._failed("the handshake of", socket)
             else:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from outlast.core.text import described
 from outlast.server.auth import NotLetIn
 
 logger = logging.getLogger("outlast.server")
@@ -48,13 +49,13 @@ async def refused(ask: Ask, every: float, whose: str) -> NotLetIn | CannotTell:
         except NotLetIn as refusal:
             return refusal
         except Exception as error:
-            how = "took too long" if isinstance(error, TimeoutError) else "failed"
             pause = next(pauses, None)
             if pause is None:
-                logger.error("rechecking %s %s once more: it is closed", whose, how, exc_info=error)
-                return CannotTell(f"rechecking {whose} {how}")
-            text = "rechecking %s %s; trying again in %g s"
-            logger.warning(text, whose, how, pause, exc_info=error)
+                logger.error("%s is closed: it cannot be rechecked: %s", whose, described(error))
+                return CannotTell(f"{whose} cannot be rechecked")
+            # One line: there may be thousands of connections.
+            text = "%s cannot be rechecked, trying again in %g s: %s"
+            logger.warning(text, whose, pause, described(error))
             wait = pause
         else:
             pauses, wait = iter(PAUSES), _spread(every)
