@@ -107,6 +107,13 @@ async def test_what_fails_is_said_and_is_an_exit_status(sqlite_url: str) -> None
         assert (wrong.code, "Did you mean 'Mailer'?" in wrong.err) == (1, True)
 
 
+async def test_a_server_that_is_for_its_own_machine_says_so(sqlite_url: str) -> None:
+    async with serving(App([Mailer], sqlite_url)) as served:
+        elsewhere = ("-m", "hi", "-H", "x-forwarded-for: 10.0.0.1")
+        refused = await asyncio.to_thread(talk, served.http, "mailer", "a", *elsewhere)
+        assert (refused.code, "This server has no auth" in refused.err) == (1, True)
+
+
 async def test_without_an_inspector_the_server_itself_says_that_there_is_no_such_agent(
     sqlite_url: str,
 ) -> None:

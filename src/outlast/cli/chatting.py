@@ -273,15 +273,16 @@ def _checked(url: str, agent: str, headers: Mapping[str, str]) -> str:
     if urlsplit(url).scheme not in ("http", "https"):
         fail(f"{url!r} is no URL of a server; those look like http://127.0.0.1:8000")
     try:
-        answer = httpx.get(
-            f"{url.rstrip('/')}/_outlast/inspect/host", headers=dict(headers), timeout=10
-        )
-        classes = answer.json()["classes"] if answer.status_code == 200 else None
+        answer = httpx.get(f"{url.rstrip('/')}/_outlast/page", headers=dict(headers), timeout=10)
+        if answer.status_code == 403:
+            fail(f"the server at {url} does not let you in: {answer.json()['error']}")
+        agents = answer.json()["agents"] if answer.status_code == 200 else None
+        classes = None if agents is None else [each["kind"] for each in agents]
     except httpx.TransportError:
         fail(f"nothing serves at {url}. Start it with `outlast dev`, or say where: --url")
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         classes = None
-    if classes is None:  # it has no inspector: whoever connects is told
+    if classes is None:  # it has no page: whoever connects is told
         return kebab(agent) if agent != agent.lower() else agent
     found = match(agent, classes)
     if found is None:
