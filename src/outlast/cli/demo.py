@@ -17,8 +17,8 @@ from outlast.cli.serving.listening import CannotListen, listen
 HOST = "127.0.0.1"
 PORTS = range(8000, 8050)  # the first one that is free, unless one is asked for
 OPENER = """
-import sys, time, urllib.request, webbrowser
-address, link, left = *sys.argv[1:], 100
+import os, sys, time, urllib.request, webbrowser
+address, left = sys.argv[1], 100
 while left:
     left -= 1
     try:
@@ -26,7 +26,7 @@ while left:
         break
     except OSError:
         time.sleep(0.2)
-webbrowser.open(link)
+webbrowser.open(os.environ['OUTLAST_LINK'])
 """
 
 
@@ -117,7 +117,8 @@ def _open(address: str, link: str) -> None:
     """Once it is served. Another process does it, for this one forks and must have one thread."""
     with contextlib.suppress(OSError):
         subprocess.Popen(
-            [sys.executable, "-c", OPENER, address, link],
+            [sys.executable, "-c", OPENER, address],
+            env={**os.environ, "OUTLAST_LINK": link},  # not for everybody who lists processes
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -51,7 +51,7 @@ class Doors:
         self._auth = auth if auth is None or isinstance(auth, Auth) else Auth(auth)
         self._authorize = authorize
         self.origins = frozenset([origins] if isinstance(origins, str) else origins)
-        self.insecure = insecure  # everybody is let in, whether there is auth or not
+        self.insecure = insecure  # without auth, everybody is let in
         self.token = Token(token) if self._auth is None else None
         self._has_told_of_scheme = False
 
