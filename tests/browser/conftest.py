@@ -17,6 +17,7 @@ from browser.served import LONG, Server, serving
 
 ROOT = Path(__file__).parent.parent.parent
 Opener = Callable[..., Page]
+STRANGER = "stranger.example"  # a name that its owner has made to mean this machine
 
 expect.set_options(timeout=LONG * 1000)
 
@@ -37,6 +38,7 @@ def chromium() -> str:
 def browser() -> Iterator[Browser]:
     """For one file of tests: as long as it is open an event loop runs here, and async tests cannot."""
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    arguments.append(f"--host-resolver-rules=MAP {STRANGER} 127.0.0.1")
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium(), args=arguments)
         yield launched
