@@ -23,6 +23,7 @@ ATTACK = """async ([base, socket, pid]) => {
     let heard = 0;
     opened.onmessage = () => { heard += 1; };
     opened.onclose = ({ code }) => resolve([code, heard]);
+    setTimeout(() => resolve(["open", heard]), 10000); // only a test that fails waits for that
   });
   await post(`/_outlast/kill?pid=${pid}`);
   await post("/agents/page-agent/victim/submissions", '{"messages": "forged"}');
