@@ -110,6 +110,10 @@ def path_of(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///"))
 
 
+def log_of(url: str) -> Path:
+    return Path(f"{path_of(url)}-wal")
+
+
 @contextlib.asynccontextmanager
 async def other_connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
     """A connection of somebody else to the same PostgreSQL schema."""

@@ -14,6 +14,7 @@ from outlast.core.errors import StoreUnavailable
 from outlast.inspect import views
 from outlast.inspect.hosted import is_hosted
 from outlast.inspect.reading import reading
+from outlast.store.files import create_private, make_folder, sync_folder
 from outlast.store.operations import Query
 from outlast.store.url import DEFAULT, file_of, without_password
 
@@ -124,8 +125,9 @@ def _back_up(path: Path, target: Path, *, force: bool) -> dict[str, Any]:
         fail(f"{target} is the store itself")
     half = target.with_name(f".{target.name}.half")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         half.unlink(missing_ok=True)
+        create_private(half)
     except OSError as error:
         fail(f"cannot write {target}: {error.strerror}: {error.filename}")
     try:
@@ -139,7 +141,8 @@ def _back_up(path: Path, target: Path, *, force: bool) -> dict[str, Any]:
         if state != "ok":
             fail(f"the copy is not sound ({state}); is {path}?")
         os.replace(half, target)
-    except sqlite3.Error as error:
+        sync_folder(target.parent)  # or a power cut leaves no copy, or the one before
+    except (sqlite3.Error, OSError) as error:
         raise StoreUnavailable(f"{path} cannot be copied: {error}") from error
     finally:
         half.unlink(missing_ok=True)

@@ -44,6 +44,11 @@ class StoreUnavailable(StoreError):
     """The store cannot be reached. The message says what was tried."""
 
 
+class StoreGone(StoreUnavailable):
+    """The files of a SQLite store were removed, moved or replaced under the host. Nothing is stored any
+    more until it is started again, and whether the last commits are durable is not known."""
+
+
 class StoreClosed(StoreError):
     """The store was closed, or its host has stopped."""
 

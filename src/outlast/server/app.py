@@ -363,7 +363,7 @@ class App:
         if below == "/healthz":
             return PlainTextResponse("ok")
         if below == "/readyz":
-            ready = self._is_ready
+            ready = self._is_ready and self.host.store.is_in_place()
             return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503)
         if self._doors.is_closed_to(request):
             return JSONResponse({"error": NOT_LOCAL}, 403)

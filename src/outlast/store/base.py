@@ -78,6 +78,7 @@ class Store(ABC):
         self._closing = False
         self._on_timer = False  # it does nothing but wait to try again
         self._closed: Exception | None = None
+        self._refusing: StoreError | None = None  # why nothing is stored any more, until a restart
         self._commits = 0
         self._batches = 0
         self._refused = 0
@@ -94,8 +95,7 @@ class Store(ABC):
         The outcome is the number of rows that each operation touched (-1: committed, not known),
         or raises: `OwnershipLost`, `CommitRefused`, `CommitFailed` or another `StoreError`.
         """
-        if self._closed is not None:
-            raise StoreClosed(str(self._closed))
+        self._check_open()
         if fence.closed is not None:
             raise again(fence.closed)
         size = size_of(operations)
@@ -214,6 +214,22 @@ class Store(ABC):
         self._queue_bytes -= batch.size
         batch.outcome.set_exception(error)
 
+    def _refuse_all(self, reason: StoreError, pending: Sequence[Batch]) -> None:
+        """Nothing more is stored: what waits fails, and so does whatever comes."""
+        self._refusing = reason
+        if self._down_since is None:
+            self._down_since = self._loop.time()
+        logger.critical("%s", reason)
+        for batch in pending:
+            batch.fence.close(reason)
+            self._end_badly(batch, again(reason))
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise StoreClosed(str(self._closed))
+        if self._refusing is not None:
+            raise again(self._refusing)
+
     def _unreachable(self, why: object) -> None:
         """The engine does not answer; batches wait until it does."""
         if self._down_since is None:
@@ -224,8 +240,7 @@ class Store(ABC):
 
     async def fetch(self, query: Query, *arguments: Any) -> list[Row]:
         """The rows of a query. Sees every batch whose outcome is known."""
-        if self._closed is not None:
-            raise StoreClosed(str(self._closed))
+        self._check_open()
         self._reads += 1
         try:
             return await self._fetch(query, arguments)
@@ -249,6 +264,10 @@ class Store(ABC):
         if self._on_timer:
             return False
         return bool(self._queue or self._in_flight or self._reads or self._closing)
+
+    def is_in_place(self) -> bool:
+        """Look: False once nothing can be stored any more until the host is started again."""
+        return self._refusing is None
 
     @property
     @abstractmethod

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from outlast.store.files import sync_folder
+
 SLOW = 0.002  # seconds: on average above this, fsync moves to a thread
 QUICK = 0.001  # and below this it comes back
 ENOUGH = 8  # commits before the average means anything
@@ -34,7 +36,14 @@ def sync_data(descriptor: int) -> None:
 class SlowDisk:
     """Watches how long commits take, and runs the fsync in a thread while they take too long."""
 
-    def __init__(self, wal: Path, sync: Callable[[int], None], *, enabled: bool) -> None:
+    def __init__(
+        self,
+        wal: Path,
+        sync: Callable[[int], None],
+        *,
+        enabled: bool,
+        is_in_place: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.in_thread = False
         self.syncing = False
         self.average: float | None = None
@@ -42,6 +51,7 @@ class SlowDisk:
         self._enabled = enabled
         self._wal = wal
         self._sync = sync
+        self._is_in_place = is_in_place  # both files are where they were
         self._descriptor: int | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._checkpointer: sqlite3.Connection | None = None
@@ -81,7 +91,7 @@ class SlowDisk:
             error: OSError | None = None
             try:
                 self._sync(descriptor)
-                if os.fstat(descriptor).st_size > CHECKPOINT_BYTES:
+                if os.fstat(descriptor).st_size > CHECKPOINT_BYTES and self._is_in_place():
                     self._checkpoint()
             except OSError as problem:
                 error = problem
@@ -111,7 +121,7 @@ class SlowDisk:
         if self._descriptor is None:
             descriptor = os.open(self._wal, os.O_RDWR | os.O_CLOEXEC)
             try:
-                _sync_folder(self._wal.parent)  # the log's own name must be durable too
+                sync_folder(self._wal.parent)  # the log's own name must be durable too
             except OSError:
                 os.close(descriptor)
                 raise
@@ -131,9 +141,13 @@ class SlowDisk:
         """
         with contextlib.suppress(sqlite3.Error):  # the next one will do it
             if self._checkpointer is None:
-                database = str(self._wal).removesuffix("-wal")
+                database = Path(str(self._wal).removesuffix("-wal"))
                 self._checkpointer = sqlite3.connect(
-                    database, isolation_level=None, timeout=0, check_same_thread=False
+                    f"{database.as_uri()}?mode=rw",  # never a new file
+                    uri=True,
+                    isolation_level=None,
+                    timeout=0,
+                    check_same_thread=False,
                 )
             self._checkpointer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -143,11 +157,3 @@ class SlowDisk:
         if self._checkpointer is not None:
             self._checkpointer.close()
         self.forget()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

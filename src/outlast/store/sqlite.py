@@ -19,20 +19,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from outlast.core.errors import (
-    StoreClosed,
-    StoreCorrupt,
     StoreError,
-    StoreFull,
+    StoreGone,
     StoreReadOnly,
     StoreUnavailable,
 )
 from outlast.store import fencing, schema
-from outlast.store.attempt import Attempt, Verdict
+from outlast.store.attempt import Attempt
 from outlast.store.base import Row, Store, StoreOptions
+from outlast.store.files import Whereabouts, create_private, make_folder, sync_log
 from outlast.store.fsync import SlowDisk, sync_data
-from outlast.store.grouping import results_from, slots_of, take_group
+from outlast.store.grouping import take_group
 from outlast.store.lock import FileLock
-from outlast.store.operations import Argument, Batch, Fence, Query
+from outlast.store.operations import Batch, Fence, Query
+from outlast.store.sqlite_errors import explained, trouble_of
+from outlast.store.sqlite_group import written
 
 logger = logging.getLogger("outlast.store")
 
@@ -41,30 +42,6 @@ OPEN_WITHIN = 5.0  # seconds
 CHECKPOINT_PAGES = 1000
 FIRST_RETRY = 0.01  # seconds
 LAST_RETRY = 1.0
-
-# What can be wrong with a batch itself, rather than with the disk or the file.
-_BATCH_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
-
-Trouble = Literal["batch", "busy", "full", "io", "readonly", "corrupt"]
-_TROUBLES: dict[int, Trouble] = {
-    sqlite3.SQLITE_BUSY: "busy",
-    sqlite3.SQLITE_LOCKED: "busy",
-    sqlite3.SQLITE_FULL: "full",
-    sqlite3.SQLITE_IOERR: "io",
-    sqlite3.SQLITE_PROTOCOL: "io",
-    sqlite3.SQLITE_NOMEM: "io",
-    sqlite3.SQLITE_READONLY: "readonly",
-    sqlite3.SQLITE_CANTOPEN: "readonly",
-    sqlite3.SQLITE_PERM: "readonly",
-    sqlite3.SQLITE_AUTH: "readonly",
-    sqlite3.SQLITE_CORRUPT: "corrupt",
-    sqlite3.SQLITE_NOTADB: "corrupt",
-}
-
-
-def _trouble(error: sqlite3.Error) -> Trouble:
-    """What kind of trouble an SQLite error is: the batch's own, or one that concerns everybody."""
-    return _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,33 +53,36 @@ class SqliteOptions:
     sync: Callable[[int], None] = sync_data
 
 
-def _create_private(path: Path) -> None:
-    """A new file is its owner's alone, and so are those that SQLite puts beside it: they take its mode."""
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-
-
 def open_sqlite(settings: SqliteOptions, options: StoreOptions) -> SqliteStore:
     """Lock the file, bring its schema up to date, and open it."""
     # Its one real name: for the lock, and for when the process changes its working directory.
     path = Path(os.path.realpath(settings.path))
     settings = replace(settings, path=path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         lock = FileLock(path)
-        _create_private(path)
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise StoreUnavailable(f"{path} cannot be opened: {error}") from None
-        raise StoreReadOnly(
-            f"{path} cannot be opened for writing ({error.strerror}: {error.filename})."
-            f" Check the permissions of the file and of its folder."
-        ) from None
+        raise _not_opened(path, error) from None
     try:
+        create_private(path)
+        if settings.synchronous == "full":  # what a killed host left was perhaps never synced
+            sync_log(Path(f"{path}-wal"), settings.sync)
         return SqliteStore(settings, options, lock)
+    except OSError as error:
+        lock.release()
+        raise _not_opened(path, error) from None
     except BaseException:
         lock.release()
         raise
+
+
+def _not_opened(path: Path, error: OSError) -> StoreError:
+    if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StoreUnavailable(f"{path} cannot be opened: {error}")
+    return StoreReadOnly(
+        f"{path} cannot be opened for writing ({error.strerror}: {error.filename})."
+        f" Check the permissions of the file and of its folder."
+    )
 
 
 class SqliteStore(Store):
@@ -115,9 +95,13 @@ class SqliteStore(Store):
         self.path = settings.path
         self.identity = str(settings.path)
         self._synchronous = settings.synchronous
+        self._sync = settings.sync
         self._lock = lock
         self._scheduled = False
         self._writing: Attempt | None = None  # taken from the queue; its outcome is not known
+        self._is_doubtful = False  # the disk failed under it, and has to be asked
+        self._undone = 0  # attempts that could be read, and were not durable in the end
+        self._readers_wait: asyncio.Future[None] | None = None  # for that outcome
         self._paused = False  # until a timer ends that
         self._one_by_one = 0  # this many batches are to be written each in its own transaction
         self._retry_after = FIRST_RETRY
@@ -126,13 +110,17 @@ class SqliteStore(Store):
         self._db = self._connect(OPEN_WITHIN)
         try:
             self._migrate()
+            self._files = Whereabouts(self.path)
             self._disk = SlowDisk(
-                Path(f"{self.path}-wal"), settings.sync, enabled=settings.synchronous == "full"
+                self._files.log,
+                settings.sync,
+                enabled=settings.synchronous == "full",
+                is_in_place=lambda: self._files.lost is None,
             )
             self._tune(self._db)
         except sqlite3.Error as error:
             self._db.close()
-            raise self._explained(error) from error
+            raise explained(self.path, error) from error
         except BaseException:
             self._db.close()
             raise
@@ -142,14 +130,15 @@ class SqliteStore(Store):
     def _connect(self, within: float = 0) -> sqlite3.Connection:
         try:
             db = sqlite3.connect(
-                self.path,
+                f"{self.path.as_uri()}?mode=rw",  # never a new file
+                uri=True,
                 isolation_level=None,
                 timeout=within,  # whoever reads may be mending what a killed host left
                 check_same_thread=False,
                 cached_statements=256,
             )
         except sqlite3.Error as error:
-            raise self._explained(error) from error
+            raise explained(self.path, error) from error
         try:
             (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
@@ -160,7 +149,7 @@ class SqliteStore(Store):
             db.execute(f"PRAGMA synchronous = {self._synchronous}")
         except sqlite3.Error as error:
             db.close()
-            raise self._explained(error) from error
+            raise explained(self.path, error) from error
         except BaseException:
             db.close()
             raise
@@ -242,12 +231,22 @@ class SqliteStore(Store):
         if error is not None:
             self._doubt(attempt, error)
         else:
-            self._writing = None
+            self._not_writing()
             self._durable(attempt)
             if self._queue:
                 self._kick()
 
+    def _not_writing(self) -> None:
+        """Its outcome is known."""
+        self._writing, self._is_doubtful = None, False
+        if self._readers_wait is not None:
+            self._readers_wait.set_result(None)
+            self._readers_wait = None
+
     def _durable(self, attempt: Attempt) -> None:
+        if (lost := self._files.lost) is not None:
+            self._lose_files(lost, attempt.group)
+            return
         self._conclude(attempt)
         if self._disk.should_move():
             self._tune(self._db)
@@ -255,17 +254,7 @@ class SqliteStore(Store):
     def _transact(self, attempt: Attempt) -> None:
         db, group, probe = self._db, attempt.group, self.options.probe
         db.execute("BEGIN IMMEDIATE")
-        try:
-            verdicts = self._quickly(group[0]) if len(group) == 1 else self._together(attempt)
-        except _BATCH_ERRORS as error:
-            if isinstance(error, sqlite3.Error) and _trouble(error) != "batch":
-                raise
-            verdicts = None
-        if verdicts is None:
-            db.execute("ROLLBACK")
-            attempt.undo_fences()
-            db.execute("BEGIN IMMEDIATE")
-            verdicts = self._one_after_another(group)
+        verdicts = written(db, attempt)
         if probe is not None:
             probe.before_commit(group)
         attempt.verdicts = verdicts  # from here on it may be durable
@@ -276,90 +265,11 @@ class SqliteStore(Store):
         if probe is not None:
             probe.after_commit(group)
 
-    def _together(self, attempt: Attempt) -> list[Verdict] | None:
-        """Write all batches with a few statements; None when one of them has to be singled out."""
-        execute, executemany = self._db.execute, self._db.executemany
-        group, counts = attempt.group, attempt.counts
-        guards: dict[str, list[tuple[Argument, ...]]] = {}
-        for fence, count in counts.items():
-            statement, arguments = fencing.guard(fence, count)
-            guards.setdefault(statement.sqlite, []).append(arguments)
-        for sql, rows in guards.items():
-            if executemany(sql, rows).rowcount != len(rows):
-                return None
-        slots = slots_of(group, counts)
-        touched = [
-            execute(slot.statement.sqlite, slot.rows[0]).rowcount
-            if len(slot.rows) == 1
-            else executemany(slot.statement.sqlite, slot.rows).rowcount
-            for slot in slots
-        ]
-        results = results_from(slots, touched, group)
-        if results is None:
-            return None
-        for fence, count in counts.items():
-            fencing.passed(fence, count)
-        return list(results)
-
-    def _quickly(self, batch: Batch) -> list[Verdict] | None:
-        """The same for a group of one."""
-        statement, arguments = fencing.guard(batch.fence, 1)
-        if self._db.execute(statement.sqlite, arguments).rowcount != 1:
-            return None
-        touched = self._operations(batch)
-        if touched is None:
-            return None
-        fencing.passed(batch.fence, 1)
-        return [touched]
-
-    def _operations(self, batch: Batch) -> tuple[int, ...] | None:
-        """Execute them one by one; None when a condition does not hold."""
-        touched = []
-        for statement, arguments in batch.operations:
-            count = self._db.execute(statement.sqlite, arguments).rowcount
-            if not count and statement.expect:
-                return None
-            touched.append(count)
-        return tuple(touched)
-
-    def _one_after_another(self, group: list[Batch]) -> list[Verdict]:
-        """Write each batch so that it can be undone without its neighbours."""
-        verdicts: list[Verdict] = []
-        broken: set[Fence] = set()
-        for batch in group:
-            verdict: Verdict = "behind" if batch.fence in broken else self._alone(batch)
-            if isinstance(verdict, Exception) or verdict == "stale":
-                broken.add(batch.fence)
-            verdicts.append(verdict)
-        return verdicts
-
-    def _alone(self, batch: Batch) -> Verdict:
-        db = self._db
-        db.execute("SAVEPOINT batch")
-        verdict: Verdict
-        statement, arguments = fencing.guard(batch.fence, 1)
-        try:
-            if db.execute(statement.sqlite, arguments).rowcount != 1:
-                verdict = "stale"
-            else:
-                touched = self._operations(batch)
-                verdict = "refused" if touched is None else touched
-        except _BATCH_ERRORS as error:
-            if isinstance(error, sqlite3.Error) and _trouble(error) != "batch":
-                raise
-            verdict = error
-        if isinstance(verdict, tuple):
-            fencing.passed(batch.fence, 1)
-        else:
-            db.execute("ROLLBACK TO batch")
-        db.execute("RELEASE batch")
-        return verdict
-
     # --- when it goes wrong ----------------------------------------------------------------------
 
     def _rescue(self, attempt: Attempt, error: sqlite3.Error) -> None:
         """The transaction failed as a whole. Undo it, and decide what becomes of its batches."""
-        trouble = _trouble(error)
+        trouble = trouble_of(error)
         if trouble == "io":
             self._doubt(attempt, error)
             return
@@ -375,45 +285,72 @@ class SqliteStore(Store):
             self._queue = attempt.group + self._queue
             self._one_by_one = len(attempt.group)
         else:
-            self._fail(attempt.group[0], self._explained(error))
+            self._fail(attempt.group[0], explained(self.path, error))
 
     def _doubt(self, attempt: Attempt, error: Exception) -> None:
         """The disk failed, so nobody knows whether this is durable: ask it, until it answers."""
         with contextlib.suppress(sqlite3.Error):
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")  # or it could be read meanwhile
-        self._unreachable(error)
-        self._writing = attempt
+        self._unreachable(f"{error}; whether the last commits are durable is looked up")
+        self._writing, self._is_doubtful = attempt, True
         self._later(lambda: self._ask(attempt))
 
     def _ask(self, attempt: Attempt) -> None:
         if self._closed is not None:
             return
+        if (lost := self._files.lost) is not None:
+            self._lose_files(lost, attempt.group)
+            return
         try:
-            self._db.close()
             self._disk.forget()
+            if self._synchronous == "full":
+                sync_log(self._files.log, self._sync, anew=True)
+            self._files.log_closed()
+            self._db.close()
             self._db = self._connect()
             self._tune(self._db)
-            # What the log holds was perhaps never synced. This writes it out, and syncs.
+            # In the database it is durable whatever became of the log.
             (blocked, *_) = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._files.log_opened()
             if blocked:
                 raise StoreUnavailable(f"{self.path} is being read")
             reached = attempt.verdicts is not None and all(
                 fencing.has_reached(fence, self._fence_row(fence), commit_no)
                 for fence, commit_no in attempt.advanced()
             )
-        except (sqlite3.Error, StoreError) as error:
+        except (sqlite3.Error, StoreError, OSError) as error:
             logger.warning("%s still does not answer: %s", self.path, error)
             self._later(lambda: self._ask(attempt))
             return
-        self._writing = None
+        logger.warning(
+            "%s answers again; the commits in doubt %s",
+            self.path,
+            "are durable" if reached else "are not there, and are written again",
+        )
+        self._not_writing()
         self._retry_after = FIRST_RETRY
         if reached:
             self._conclude(attempt)
         else:
+            self._undone += 1
             attempt.undo_fences()
             self._queue = attempt.group + self._queue
         self._kick()
+
+    def _lose_files(self, lost: str, group: list[Batch]) -> None:
+        """Nothing more is acknowledged, not even if the files come back: who knows what they missed?"""
+        if self._files.has_database:  # the log still holds what was acknowledged: save that
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        self._not_writing()
+        gone = StoreGone(
+            f"{lost} while the host had it open. Nothing is stored or acknowledged any more, and whether"
+            f" the last commits are durable is not known: stop the host, put the files back or restore a"
+            f" backup, and start it again."
+        )
+        pending, self._queue = group + self._queue, []
+        self._refuse_all(gone, pending)
 
     def _resume(self) -> None:
         self._paused = False
@@ -433,43 +370,42 @@ class SqliteStore(Store):
         self._loop.call_later(self._retry_after, again)
         self._retry_after = min(LAST_RETRY, self._retry_after * 2)
 
-    def _explained(self, error: sqlite3.Error) -> StoreError:
-        """What an SQLite error means to the person who runs this."""
-        match _trouble(error):
-            case "full":
-                return StoreFull(
-                    f"{self.path}: no space left ({error}). Nothing of this commit was written;"
-                    f" free some space and the store goes on."
-                )
-            case "readonly":
-                return StoreReadOnly(
-                    f"{self.path} cannot be written ({error}). Check the permissions of the file"
-                    f" and of its folder."
-                )
-            case "corrupt":
-                return StoreCorrupt(
-                    f"{self.path} is not a sound SQLite database ({error}). Restore a backup; the"
-                    f" sqlite3 command's .recover can save what is still readable."
-                )
-        return StoreUnavailable(f"{self.path}: {error}")
-
     # --- reading ---------------------------------------------------------------------------------
 
     async def _fetch(self, query: Query, arguments: Sequence[Any]) -> list[Row]:
-        while self._writing is not None:  # what it wrote can be seen, but is not durable yet
-            await asyncio.wait({self._writing.group[-1].outcome})
+        """Read, then wait until what was being written by then is durable: the read may have seen it."""
+        while True:
+            while self._is_doubtful:
+                await self._outcome()
+            undone = self._undone
+            rows = await self._rows(query, arguments)
+            if self._writing is not None:
+                await self._outcome()
+            if undone == self._undone:
+                return rows
+
+    async def _outcome(self) -> None:
+        """Wait until the outcome of what is being written is known, and of nothing that comes after it."""
+        if self._readers_wait is None:
+            self._readers_wait = self._loop.create_future()
+        await asyncio.wait({self._readers_wait})
+        self._check_open()
+
+    async def _rows(self, query: Query, arguments: Sequence[Any]) -> list[Row]:
         try:
             if not query.bulk:
                 return self._db.execute(query.sqlite, arguments).fetchall()
             if self._reader_thread is None:
+                self.is_in_place()  # a connection that is opened beside a lost log makes another one
+                self._check_open()
                 self._reader_thread = ThreadPoolExecutor(1, "outlast-reader")
             return await self._loop.run_in_executor(
                 self._reader_thread, self._read, query.sqlite, arguments
             )
         except sqlite3.Error as error:
-            if self._closed is not None:
-                raise StoreClosed(str(self._closed)) from None
-            raise self._explained(error) from error
+            self.is_in_place()
+            self._check_open()
+            raise explained(self.path, error) from error
 
     def _read(self, sql: str, arguments: Sequence[Any]) -> list[Row]:
         """On the reader thread. No cursor stays open when this returns."""
@@ -498,7 +434,15 @@ class SqliteStore(Store):
     def _fsync_in_thread(self) -> bool:
         return self._disk.in_thread
 
+    def is_in_place(self) -> bool:
+        if self._refusing is None and self._closed is None and self._writing is None:
+            lost = self._files.lost
+            if lost is not None:
+                self._lose_files(lost, [])
+        return super().is_in_place()
+
     def _release(self) -> None:
+        self._not_writing()
         self._disk.close()
         if self._reader_thread is not None:
             self._reader_thread.shutdown(wait=True)
