@@ -22,10 +22,14 @@ class Assistant(Think):
         return key
 
 
+def path_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
 async def test_a_server_whose_store_is_gone_accepts_nothing_and_is_not_ready(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    path = path_of(sqlite_url)
     async with served(Assistant, url=sqlite_url) as server, httpx.AsyncClient() as http:
         agent = f"{server.http}/agents/assistant/a"
         message = {"role": "user", "parts": [{"type": "text", "text": "Hi"}]}
@@ -56,7 +60,7 @@ async def test_a_server_whose_store_is_gone_accepts_nothing_and_is_not_ready(
 
 
 async def test_readiness_looks_by_itself(sqlite_url: str) -> None:
-    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    path = path_of(sqlite_url)
     async with served(Assistant, url=sqlite_url) as server, httpx.AsyncClient() as http:
         path.unlink()
         assert (await http.get(f"{server.http}/readyz")).status_code == 503

@@ -1,12 +1,14 @@
 """The stream of one turn: its chunks, durable before anybody sees them.
 
 Chunks that arrive while a commit is under way ride in the next one. Whoever reads a stream has a place in
-it and moves on at its own pace: readers hold up neither the commits nor one another.
+it and moves on at its own pace: readers hold up neither the commits nor one another. A floor (`Host(flush=…)`)
+lets chunks wait for more of them, so that fewer commits are needed; what somebody waits for is written at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -76,6 +78,8 @@ class Stream:
         agent: str,
         turn: str,
         chunks: Sequence[str] = (),
+        *,
+        flush: float = 0.0,
     ) -> None:
         self.turn = turn
         self.chunks: list[str] = list(chunks)  # the durable ones; a chunk's seq is its place
@@ -90,6 +94,9 @@ class Stream:
         self._taken: Sequence[str] = ()  # the chunks that are being written
         self._ahead: list[tuple[int, Passing]] = []  # what passes after chunks that are not durable
         self._scheduled = False
+        self._floor = flush  # seconds from one commit to the next, unless somebody waits for that
+        self._flushed_at = -math.inf
+        self._timer: asyncio.TimerHandle | None = None
         self._given = self._kept = 0  # chunks and operations: so many came, so many are durable
         self._closed = False
         self._muted = False
@@ -114,9 +121,7 @@ class Stream:
         self._waiting.append(chunk)
         self._waiting_size += len(chunk)
         self._given += 1
-        if self._writing is None and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._flush)
+        self._flush_in_time()
 
     def pass_on(self, chunk: str) -> None:
         """Show a chunk to those who read now, after what was appended before it. It is not stored."""
@@ -134,9 +139,7 @@ class Stream:
         if operations and not self._closed and not self._muted:
             self._attached += operations
             self._given += 1
-            if self._writing is None and not self._scheduled:
-                self._scheduled = True
-                self._loop.call_soon(self._flush)
+            self._flush_soon()
 
     def mute(self) -> None:
         """Nothing more is written; its readers wait for the end that they will be told."""
@@ -179,13 +182,34 @@ class Stream:
         if self._failure is not None:
             raise again(self._failure)
 
+    def _flush_soon(self) -> None:
+        """With everything else of this tick."""
+        if self._writing is None and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush_in_time(self) -> None:
+        """Not before the floor: nobody waits for chunks alone, but those who read them."""
+        left = self._flushed_at + self._floor - self._loop.time() if self._floor else 0.0
+        if left <= 0:
+            self._flush_soon()
+        elif self._writing is None and self._timer is None:
+            self._timer = self._loop.call_later(left, self._flush)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _flush(self) -> None:
         self._scheduled = False
+        self._stop_timer()
         if self._closed or self._held or self._writing is not None:
             return
         if not self._waiting and not self._attached:
             return
         assert self._commit is not None
+        self._flushed_at = self._loop.time()
         taken, operations = self._take()
         given = self._given
         try:
@@ -221,8 +245,10 @@ class Stream:
         self._kept = max(self._kept, given)
         self._ahead = [each for each in self._ahead if each[0] > len(self.chunks)]
         self._tell()
-        if self._waiting or self._attached:
+        if self._attached or (self._waiting and not self._floor):
             self._flush()
+        elif self._waiting:
+            self._flush_in_time()
 
     async def settle(self, operations: list[Operation], end: TurnEnd) -> None:
         """Write what waits together with the end of the turn, in one commit; then tell the readers."""
@@ -247,6 +273,7 @@ class Stream:
     def close(self, end: TurnEnd | None = None) -> None:
         """Nothing more is written. Without an end its readers are left: the turn is not over."""
         self._closed = True
+        self._stop_timer()
         self._drop_waiting()
         self._ahead.clear()
         if end is not None:

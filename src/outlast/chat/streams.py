@@ -18,6 +18,7 @@ class Streams:
     def __init__(self, activation: Activation, transcript: Transcript) -> None:
         self._agent = activation.address.text
         self._store = activation.store
+        self._flush = activation.flush
         self._transcript = transcript
         self.open: dict[str, Stream] = {}  # by request id
         self._read: WeakValueDictionary[str, Stream] = WeakValueDictionary()  # stored, while read
@@ -26,7 +27,7 @@ class Streams:
         """The stream of an entry that has not ended: also of one whose turn has not begun."""
         stream = self.open.get(entry.id)
         if stream is None:
-            stream = self.open[entry.id] = Stream(self._agent, entry.id)
+            stream = self.open[entry.id] = Stream(self._agent, entry.id, flush=self._flush)
         return stream
 
     async def stored(self, entry: EntryRow) -> Stream:

@@ -103,6 +103,7 @@ class Activation:
         self.cause: str | None = None  # why the process before this one ended, if anybody knows
         self.died_at: int | None = None  # when, in milliseconds
         self.on_upgrade: Callable[[], None] | None = None  # replaces this process, if anybody can
+        self.flush = 0.0  # seconds between two commits of chunks alone
         self.boot_order = BootOrder()  # the host has one for all
         self.is_retired = False  # it leaves memory as soon as nothing holds it
         self.ready: asyncio.Task[None] | None = None

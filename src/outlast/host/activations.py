@@ -82,6 +82,7 @@ class Activations:
         self.cause: str | None = None  # why the process before this one ended
         self.died_at: int | None = None  # when
         self.on_upgrade: Callable[[], None] | None = None  # who can replace this process
+        self.flush = 0.0  # seconds between two commits of one stream
         self._boot_order = BootOrder()
         self._families: dict[Address, Family] = {}  # by root
         self._starting: dict[asyncio.Task[Any], Activation] = {}  # whose on_start the task runs
@@ -185,6 +186,7 @@ class Activations:
         activation.cause = self.cause
         activation.died_at = self.died_at
         activation.on_upgrade = self.on_upgrade
+        activation.flush = self.flush
         activation.boot_order = self._boot_order
         self._live[address] = activation
         activation.ready = activation.spawn(self._prepare(activation), f"activate {address}")

@@ -49,6 +49,7 @@ FIRST_REBOOT = 1.0  # seconds
 LAST_REBOOT = 300.0
 BOOT_SLOT = 10.0  # seconds after which an agent that is still starting makes way for the next
 CLOSE_WITHIN = 5.0  # seconds for the store to find out what became of the last commits
+LONGEST_FLUSH = 10.0  # seconds
 MARK_WITHIN = 2.0  # seconds to note why the host stops
 
 _inside: ContextVar[Host | None] = ContextVar("outlast_inside", default=None)
@@ -86,8 +87,9 @@ class Host:
 
     `store` is a URL (none: `./.outlast/store.db`) or a store that is open already; the host closes it.
     `idle_timeout` is how long an agent with nothing to do stays in memory; `shutdown_timeout` how long
-    a stopping host waits for running work before it leaves it for the next one, both in seconds or as
-    `timedelta`.
+    a stopping host waits for running work before it leaves it for the next one. `flush` is how long the
+    chunks of an answer may wait for more before they are stored and shown: 0, the default, is one commit
+    for each, and 0.05 at most twenty a second. All three in seconds or as a `timedelta`.
     `cause` is why the host before this one ended ("crashed", "oom" or "deploy"), where somebody knows.
     `on_upgrade` replaces this process by one with newer code, when an agent calls `request_upgrade()`.
     `admin` opens a socket through which commands on this machine reach it; `outlast serve` does.
@@ -100,6 +102,7 @@ class Host:
         *,
         idle_timeout: float | timedelta = 60.0,
         shutdown_timeout: float | timedelta = 10.0,
+        flush: float | timedelta = 0.0,
         boot_concurrency: int = 32,
         clock: Clock | None = None,
         ids: Ids | None = None,
@@ -111,6 +114,7 @@ class Host:
         self._store_url = store
         self._idle_timeout = seconds(idle_timeout, "idle_timeout")
         self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
+        self._flush = _floor(flush)
         self._boot_concurrency = boot_concurrency
         self.clock = clock or SystemClock()
         self.ids = ids or RandomIds()
@@ -176,6 +180,7 @@ class Host:
         self._activations.audience = self.audience
         self._activations.cause = self.cause
         self._activations.died_at = self.died_at
+        self._activations.flush = self._flush
         self._activations.on_upgrade = self.on_upgrade
         self._state = "running"
         if self.admin:
@@ -443,6 +448,15 @@ class Host:
             booting=self._boot_task is not None and not self._boot_task.done(),
             next_alarm_at=self._alarms.next_at if self._state == "running" else None,
         )
+
+
+def _floor(flush: float | timedelta) -> float:
+    found = seconds(flush, "flush")
+    if not 0 <= found <= LONGEST_FLUSH:
+        raise ValueError(
+            f"flush must be from 0 to {LONGEST_FLUSH:g} seconds, got {flush!r}: what waits is not shown"
+        )
+    return found
 
 
 def _by_name(agents: Sequence[type[Any]]) -> dict[str, type[Hosted]]:
