@@ -54,6 +54,7 @@ WORKLOADS = {
     "w3t": "A turn: from the question to the durable end of an answer of one delta",
     "w3b": "What finished turns leave in the store, as a multiple of what was said",
     "w3s": "What a turn asks of the store, after 10 turns of a conversation and after 500",
+    "w3f": "An answer of 200 words, one every 10 ms: commits, each with its fsync, and CPU, by `flush`",
     "w3x": "A tool call beside the tool's own work, and beside a call of a tool that does not exist",
     "w4": "SIGKILL in mid-answer: until a connected client is told more, and what was lost or came twice",
     "w4ten": "Ten SIGKILLs of one server, 8 s apart, each in mid-answer: until a client is told more",

@@ -44,13 +44,13 @@ def chat_class(deltas: int, say: Any = now) -> Any:
     return Chat
 
 
-def host(place: Place, kind: str, *chats: Any, clock: Any = None) -> Any:
+def host(place: Place, kind: str, *chats: Any, **options: Any) -> Any:
     """A host over the job's store: `full` or `normal` (SQLite's synchronous), or `postgres`."""
     from outlast import Host
 
     path = place.directory / "chat.db"
     store = place.postgres if kind == "postgres" else f"sqlite:///{path}?synchronous={kind}"
-    return Host(agents=chats, store=store, clock=clock)
+    return Host(agents=chats, store=store, **options)
 
 
 def talking(opened: Any, chat: Any) -> Talk:
@@ -165,6 +165,25 @@ async def statements(place: Place, n: int) -> Metrics:
     return metrics
 
 
+async def paced(flush: int, place: Place, n: int) -> Metrics:
+    """W3f: what an answer costs that comes a word every 10 ms, with a floor of `flush` milliseconds."""
+    from outlast import Think
+    from outlast.testing import ScriptedModel, Step
+
+    class Chat(Think):
+        model = ScriptedModel(Step.text("word " * 200, delay=0.01), repeat=True)
+
+    async with host(place, "full", Chat, flush=flush / 1000) as opened:
+        talk = opened.get(Chat, "chat").save_messages
+        await talk(QUESTION)
+        before = opened.store.statistics().commits
+        with place.meter() as meter:
+            for _ in range(n):
+                await talk(QUESTION)
+        commits = opened.store.statistics().commits - before
+    return {"commits": commits / n, "cpu_ms": meter.cpu / n * 1e3}
+
+
 LABELS = {
     "full": "outlast SQLite, FULL",
     "normal": "outlast SQLite, NORMAL",
@@ -181,4 +200,8 @@ JOBS = [
     Job("w3b", "ours-20k", "outlast, answers of 20 KB", "20k", in_loop(stored, 20_000), 50),
     Job("w3b", "ours-200k", "outlast, answers of 200 KB", "200k", in_loop(stored, 200_000), 20),
     Job("w3s", "ours-turns", "outlast", "turns", in_loop(statements), 500),
+    *(
+        Job("w3f", f"ours-{ms}", f"outlast, {ms} ms", f"{ms}", in_loop(paced, ms), 5)
+        for ms in (0, 20, 50)
+    ),
 ]

@@ -76,6 +76,10 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         )
         for when, suffix in (("10 turns", "few"), ("500 turns", "many"))
     ),
+    "w3f": (
+        Column("commits an answer", "commits", ratios=False),
+        Column("CPU ms", "cpu_ms", ratios=False),
+    ),
     "w4": RECOVERED,
     "w4ten": RECOVERED,
     "w4cold": RECOVERED,
