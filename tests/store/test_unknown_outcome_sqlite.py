@@ -12,6 +12,7 @@ from rows import (
     APPEND,
     CREATE,
     fence,
+    log_of,
     look,
     opened,
     path_of,
@@ -24,6 +25,7 @@ from rows import (
 
 from outlast.core.errors import CommitFailed, CommitRefused, StoreUnavailable
 from outlast.store import sqlite
+from outlast.store.files import latest_transaction
 
 VALUES = "SELECT agent, value FROM storage ORDER BY agent"
 
@@ -171,3 +173,28 @@ async def test_a_log_that_cannot_be_opened_for_the_fsync_holds_commits_up_until_
         assert await settled([store.submit(fence("A/2"), [put("A/2", "k")])]) == [(1,)]
         assert refusals < 2
         assert await look(sqlite_url, "SELECT count(*) FROM storage") == [(3,)]
+
+
+async def test_after_a_failed_fsync_only_the_transaction_in_doubt_is_written_again(
+    sqlite_url: str,
+) -> None:
+    """What is before it is durable: to write over it would put it at risk."""
+    async with opened(sqlite_url) as store:
+        mine = fence()
+        await store.commit(mine, [put("A/x", "1", "v" * 9000)])
+        await store.commit(mine, [put("A/x", "2", "v" * 9000)])
+        log = log_of(sqlite_url)
+        durable = log.stat().st_size
+        await store.commit(mine, [put("A/x", "3", "v" * 9000)])
+        content = log.read_bytes()
+
+        def read(size: int, offset: int) -> bytes:
+            return content[offset : offset + size]
+
+        assert latest_transaction(read) == (durable, len(content))
+        content = content[:-1000]  # half a transaction
+        assert latest_transaction(read)[0] == durable
+        content = content[:32]
+        assert latest_transaction(read) == (0, 32)
+        content = b""
+        assert latest_transaction(read) == (0, 0)

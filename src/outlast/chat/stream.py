@@ -1,8 +1,9 @@
 """The stream of one turn: its chunks, durable before anybody sees them.
 
 Chunks that arrive while a commit is under way ride in the next one. Whoever reads a stream has a place in
-it and moves on at its own pace: readers hold up neither the commits nor one another. A floor (`Host(flush=…)`)
-lets chunks wait for more of them, so that fewer commits are needed; what somebody waits for is written at once.
+it and moves on at its own pace: readers hold up neither the commits nor one another. With a floor
+(`Host(flush=…)`) chunks wait for more of them, so that there are fewer commits; what somebody waits for is
+written at once.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def sync_log(log: Path, sync: Callable[[int], None], *, anew: bool = False) -> N
     """Make a log and its name durable, if there is one.
 
     `anew`: an fsync of it has failed. The kernel then takes what it could not write for written, and the
-    next fsync succeeds without it. So every byte is written once more first.
+    next fsync succeeds without it. So the latest transaction, the only one in doubt, is written once more
+    first. What is before it is durable, and stays untouched.
     """
     try:
         descriptor = os.open(log, os.O_RDWR | os.O_CLOEXEC)
@@ -65,9 +66,25 @@ def sync_log(log: Path, sync: Callable[[int], None], *, anew: bool = False) -> N
 
 
 def _write_again(descriptor: int) -> None:
-    at = 0
-    while piece := os.pread(descriptor, _PIECE, at):
-        at += os.pwrite(descriptor, piece, at)
+    at, end = latest_transaction(lambda size, offset: os.pread(descriptor, size, offset))
+    while at < end:
+        at += os.pwrite(descriptor, os.pread(descriptor, min(_PIECE, end - at), at), at)
+
+
+def latest_transaction(read: Callable[[int, int], bytes]) -> tuple[int, int]:
+    """Where the latest transaction of a log begins and ends; the log's head counts as part of the first.
+
+    `read` is given a size and an offset. A log is a head of 32 bytes and frames, each a head of 24 bytes and
+    a page. Frames of this log have its salt; the last one of a transaction has the size of the database.
+    """
+    head = read(32, 0)
+    page, salt = int.from_bytes(head[8:12]), head[16:24]
+    begins, ends, at = 0, 0, len(head)
+    while page and len(frame := read(24, at)) == 24 and frame[8:16] == salt:
+        at += 24 + page
+        if any(frame[4:8]):
+            begins, ends = ends, at
+    return (begins, at) if at == ends else (ends, at)
 
 
 class Whereabouts:
