@@ -23,6 +23,7 @@ from rows import (
 )
 
 from outlast.core.errors import StoreGone, StoreUnavailable
+from outlast.store import sqlite
 from outlast.store.operations import Query
 
 Loss = Callable[[Path], None]
@@ -56,6 +57,12 @@ LOSSES = pytest.mark.parametrize(
     [remove_all, remove_log, move_away, replace, remove_folder],
     ids=lambda lose: lose.__name__,
 )
+
+
+@pytest.fixture(autouse=True)
+def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only once a millisecond: a test may be quicker than that."""
+    monkeypatch.setattr(sqlite, "LOOK_EVERY", 0.0)
 
 
 @pytest.fixture
@@ -186,3 +193,17 @@ async def test_a_log_that_was_opened_anew_is_watched_too(url: str) -> None:
         assert await settled([store.submit(fence(), [put("A/x", "k")])]) == [(1,)]
         remove_log(path_of(url))
         assert not store.is_in_place()
+
+
+@pytest.mark.virtual_time
+async def test_it_is_looked_at_most_once_a_millisecond(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "LOOK_EVERY", 0.001)
+    async with opened(url) as store:
+        mine = fence()
+        await store.commit(mine, [])
+        remove_all(path_of(url))
+        assert await store.commit(mine, []) == (), "within the same millisecond"
+        await asyncio.sleep(0.001)
+        assert [type(end) for end in await settled([store.submit(mine, [])])] == [StoreGone]

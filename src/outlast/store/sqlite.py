@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ OPEN_WITHIN = 5.0  # seconds
 CHECKPOINT_PAGES = 1000
 FIRST_RETRY = 0.01  # seconds
 LAST_RETRY = 1.0
+LOOK_EVERY = 0.001  # seconds: at most so often it is looked whether the files are in their places
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class SqliteStore(Store):
         self._paused = False  # until a timer ends that
         self._one_by_one = 0  # this many batches are to be written each in its own transaction
         self._retry_after = FIRST_RETRY
+        self._looked_at = -math.inf
         self._reader: sqlite3.Connection | None = None
         self._reader_thread: Executor | None = None
         self._db = self._connect(OPEN_WITHIN)
@@ -244,9 +247,12 @@ class SqliteStore(Store):
             self._readers_wait = None
 
     def _durable(self, attempt: Attempt) -> None:
-        if (lost := self._files.lost) is not None:
-            self._lose_files(lost, attempt.group)
-            return
+        now = self._loop.time()
+        if now - self._looked_at >= LOOK_EVERY:
+            self._looked_at = now
+            if (lost := self._files.lost) is not None:
+                self._lose_files(lost, attempt.group)
+                return
         self._conclude(attempt)
         if self._disk.should_move():
             self._tune(self._db)
