@@ -7,7 +7,7 @@
  * not followed; SQLite does that to its -shm file alone, which is built anew after a power cut.
  *
  * It can also spoil the disk: POWER_DELAY sleeps so many microseconds in each fsync, POWER_KILL kills the process in
- * the nth fsync of a log (a file named *-wal) that has new pages, and POWER_FAIL makes the nth one fail with EIO.
+ * the nth fsync of a file with new pages whose name ends with POWER_FILE, and POWER_FAIL makes the nth fail with EIO.
  *
  * Records are read by power_disk.py.
  */
@@ -40,8 +40,9 @@ struct head {
 
 static int trace = -1;
 static char root[PATH_MAX], shown[PATH_MAX];
-static long delay, kill_at, fail_at, log_syncs;
-static volatile int has_new_pages; /* in the log */
+static const char *spoilt; /* how the name of the file ends whose syncs are counted */
+static long delay, kill_at, fail_at, syncs;
+static volatile int has_new_pages;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static long number(const char *name) {
@@ -54,6 +55,7 @@ __attribute__((constructor)) static void begin(void) {
     if (!folder || !file) return;
     snprintf(root, sizeof root, "%s/", folder);
     snprintf(shown, sizeof shown, "%.*s/shown", PATH_MAX - 16, folder);
+    spoilt = getenv("POWER_FILE");
     delay = number("POWER_DELAY");
     kill_at = number("POWER_KILL");
     fail_at = number("POWER_FAIL");
@@ -118,9 +120,9 @@ static int is_below(int folder, const char *name, char *path) {
     return !strncmp(path, root, strlen(root));
 }
 
-static int is_log(const char *path) {
-    size_t length = strlen(path);
-    return length > 4 && !strcmp(path + length - 4, "-wal");
+static int is_spoilt(const char *path) {
+    size_t length = strlen(path), end = spoilt ? strlen(spoilt) : 0;
+    return end && length > end && !strcmp(path + length - end, spoilt);
 }
 
 static void told(int descriptor, const struct iovec *data, int pieces) {
@@ -140,7 +142,7 @@ static void wrote(int descriptor, const struct iovec *data, int pieces, ssize_t 
     if (size <= 0 || !is_ours(descriptor, path, &found) || !strcmp(path, shown)) return;
     if (offset < 0) offset = lseek(descriptor, 0, SEEK_CUR) - size;
     record(WROTE, found.st_ino, offset, path, data, pieces, size);
-    if (is_log(path) && size >= 512) has_new_pages = 1;
+    if (is_spoilt(path) && size >= 512) has_new_pages = 1;
 }
 
 /* --- files ---------------------------------------------------------------------------------------------------- */
@@ -213,9 +215,9 @@ static int syncing(int descriptor, long call) {
     if (!is_ours(descriptor, path, &found)) return syscall(call, descriptor);
     note(SYNCING, found.st_ino, S_ISDIR(found.st_mode), path, NULL);
     long count = 0;
-    if (is_log(path) && has_new_pages) {
+    if (is_spoilt(path) && has_new_pages) {
         has_new_pages = 0;
-        count = ++log_syncs; /* nobody else writes to the log meanwhile */
+        count = ++syncs; /* nobody else writes to it meanwhile */
     }
     if (count && count == kill_at) kill(getpid(), SIGKILL);
     if (delay) {

@@ -74,7 +74,14 @@ class Recorded:
     """A disk, and the processes whose doings are recorded. The first one can be killed, or its disk fail."""
 
     def __init__(
-        self, recorder: Path, folder: Path, *, delay: int = 0, kill_at: int = 0, fail_at: int = 0
+        self,
+        recorder: Path,
+        folder: Path,
+        *,
+        delay: int = 0,
+        kill_at: int = 0,
+        fail_at: int = 0,
+        file: str = "-wal",
     ) -> None:
         self.folder = folder
         self.root = folder / "disk"
@@ -82,7 +89,8 @@ class Recorded:
         self.store = self.root / "made" / "here" / "store.db"
         self.trace = folder / "trace"
         self.deaths = 0
-        self._spoilt = {"POWER_KILL": str(kill_at), "POWER_FAIL": str(fail_at)}
+        spoilt = {"POWER_FILE": file, "POWER_KILL": kill_at, "POWER_FAIL": fail_at}
+        self._spoilt = {name: str(value) for name, value in spoilt.items()}
         paths = [str(HERE), str(HERE.parent), *filter(None, sys.path)]
         self._environment = {
             **os.environ,
@@ -257,10 +265,12 @@ BY_BOTH = pytest.mark.parametrize("delay", [0, SLOW], ids=["by SQLite", "in a th
 
 
 @BY_BOTH
+@pytest.mark.parametrize(("file", "fail_at"), [("-wal", 20), (".db", 2)], ids=["log", "database"])
 def test_what_is_told_after_a_failed_fsync_is_durable_though_the_kernel_has_dropped_pages(
-    recorder: Path, folders: Path, delay: int
+    recorder: Path, folders: Path, delay: int, file: str, fail_at: int
 ) -> None:
-    recorded = Recorded(recorder, folders / f"failed-{delay}", delay=delay, fail_at=20)
+    folder = folders / f"failed{file}-{delay}"
+    recorded = Recorded(recorder, folder, delay=delay, fail_at=fail_at, file=file)
     recorded.write()
     assert kinds_of(recorded.trace)["sync failed"] == 1
     verdict = check_order(recorded.trace, recorded.images)

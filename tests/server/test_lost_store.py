@@ -23,6 +23,10 @@ class Assistant(Think):
         return key
 
 
+class Talker(Think):
+    model = ScriptedModel(Step.text("word " * 1000, delay=0.01))
+
+
 def path_of(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///"))
 
@@ -52,13 +56,28 @@ async def test_a_server_whose_store_is_gone_accepts_nothing_and_is_not_ready(
         for each in path.parent.glob(f"{path.name}*"):
             each.unlink()
         refused = [await remember("after"), await submit("after"), await remember("again")]
-        assert all(answer.status_code >= 500 for answer in refused), refused
+        assert [answer.status_code for answer in refused] == [503] * 3
+        assert all("retry-after" in answer.headers for answer in refused)
         assert all(str(path) not in answer.text for answer in refused)
         assert (await http.get(f"{server.http}/readyz")).status_code == 503
         assert (await http.get(f"{server.http}/healthz")).status_code == 200
-        told = [each for each in caplog.records if each.levelno == logging.CRITICAL]
-        assert len(told) == 1
+        told = [each for each in caplog.records if each.levelno >= logging.ERROR]
+        assert [each.levelname for each in told] == ["CRITICAL"], "once, and not once a request"
     assert not path.exists()
+
+
+async def test_sockets_are_told_to_come_back_and_shown_nothing_more(sqlite_url: str) -> None:
+    path = path_of(sqlite_url)
+    async with served(Talker, url=sqlite_url) as server:
+        async with server.tab(path="/agents/talker/a") as tab:
+            await tab.say("r1", "Hi")
+            await tab.heard(20)
+            for each in path.parent.glob(f"{path.name}*"):
+                each.unlink()
+            assert await tab.until_closed() == (1013, "try again")
+            assert not tab.all("cf_agent_use_chat_response", done=True)
+        async with server.tab(path="/agents/talker/a") as tab:
+            assert (await tab.until_closed())[0] == 1013
 
 
 async def test_readiness_looks_by_itself(sqlite_url: str) -> None:

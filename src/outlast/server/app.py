@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket
 
 from outlast.agent.agent import Agent
 from outlast.core.clock import seconds
-from outlast.core.errors import HostStopped
+from outlast.core.errors import HostStopped, StoreGone
 from outlast.host import causes
 from outlast.host.address import Address
 from outlast.host.host import Host
@@ -260,6 +260,10 @@ class App:
 
     # --- WebSockets --------------------------------------------------------------------------------
 
+    def _takes_requests(self) -> bool:
+        """Not while it starts or stops, nor when nothing can be stored any more."""
+        return self._is_ready and self.host.store.is_in_place()
+
     async def _connect(self, socket: WebSocket, send: Send) -> None:
         try:
             target = self._target(socket)
@@ -270,7 +274,7 @@ class App:
             return
         refusal: tuple[int, str] | None = None
         principal = None
-        if not self._is_ready:
+        if not self._takes_requests():
             refusal = TRY_AGAIN, "restarting"
         elif self._doors.is_closed_to(socket):
             refusal = REFUSED, NOT_LOCAL_IN_SHORT
@@ -363,7 +367,7 @@ class App:
         if below == "/healthz":
             return PlainTextResponse("ok")
         if below == "/readyz":
-            ready = self._is_ready and self.host.store.is_in_place()
+            ready = self._takes_requests()
             return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503)
         if self._doors.is_closed_to(request):
             return JSONResponse({"error": NOT_LOCAL}, 403)
@@ -399,6 +403,8 @@ class App:
             return Response(status_code=400)  # nobody reads it
         except HostStopped:
             return JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
+        except StoreGone:  # the store has said so, once
+            return JSONResponse({"error": "try again later"}, 503, {"retry-after": "30"})
         except NOT_STORED as error:
             logger.warning("%s %s has to wait: %s", request.method, request.scope["path"], error)
             return not_now()

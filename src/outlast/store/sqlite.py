@@ -448,7 +448,8 @@ class SqliteStore(Store):
         return super().is_in_place()
 
     def _release(self) -> None:
-        self._not_writing()
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            self._not_writing()
         self._disk.close()
         if self._reader_thread is not None:
             self._reader_thread.shutdown(wait=True)
