@@ -311,15 +311,18 @@ async def test_a_conversation(mode: Mode, store: str | None, sample: int | None)
     assert report.deaths >= (sample or 2 * report.commits)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_conversation_whose_chunks_wait_for_more_of_them(mode: Mode) -> None:
+@swept(sample=40, postgres=3)
+async def test_a_conversation_whose_chunks_wait_for_more_of_them(
+    mode: Mode, store: str | None, sample: int | None
+) -> None:
     await crash_sweep(
         agents=[Talker],
         drive=converse,
         check=check,
         reset=forget,
         mode=mode,
-        sample=40,
+        store=store,
+        sample=sample,
         host_options={"flush": 0.025},
     )
 
