@@ -34,7 +34,7 @@ def test_what_is_for_the_host_alone_is_not_public() -> None:
 NOT_FOR_USERS = re.compile(
     r"(FiberContext|FiberHandle|FiberRecoveryContext|Lease|Storage)\(.*"
     r"|Store[.(].*"
-    r"|(App.base_of|Events.emit|Host.classes|Host.using|Step)\((target|kind|return|pieces)\)"
+    r"|(App.base_of|App.token|Events.emit|Host.classes|Host.using|Step)\((target|kind|return|pieces)\)"
 )
 
 

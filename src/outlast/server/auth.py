@@ -55,6 +55,6 @@ class Auth:
         if not callable(check):
             raise TypeError(f"check must be a function of a connection, got {check!r}")
         self.check = check
-        self.recheck = None if recheck is None else seconds(recheck)
-        if self.recheck is not None and not 0 < self.recheck < float("inf"):
+        self.recheck = None if recheck is None else seconds(recheck, "recheck")
+        if self.recheck == 0:
             raise ValueError(f"recheck must be more than 0 seconds, got {recheck!r}")
