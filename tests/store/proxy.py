@@ -10,8 +10,8 @@ from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
 # What is lost at the statement: itself; its answer, once the server has sent it; or the connection at
-# once, while the server goes on executing.
-Loss = Literal["statement", "answer", "connection"]
+# once, while the server goes on executing; or, without a word, all that is sent from then on ("silence").
+Loss = Literal["statement", "answer", "connection", "silence"]
 
 
 class Proxy:
@@ -23,6 +23,8 @@ class Proxy:
         self._links: set[asyncio.Task[None]] = set()
         self.has_cut = asyncio.Event()
         self.refused = 0
+        self.opened = 0  # connections that were let through
+        self.without: tuple[str, ...] = ()  # start-up parameters that are dropped on the way
         self.down: str | None = None  # "" : new connections are dropped; or refused with this code
 
     def cut_at(self, sql: str, lose: Loss, *, stay_down: str | None = None) -> None:
@@ -37,6 +39,7 @@ class Proxy:
         self._links.add(task)
         try:
             if self.down is None:
+                self.opened += 1
                 await _Link(self, reader, writer).run(self._server_socket)
             else:
                 self.refused += 1
@@ -89,10 +92,14 @@ class _Link:
 
     async def _upward(self, to_server: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, OSError):
-            to_server.write(await _message(self._client, typed=False))
+            start = await _message(self._client, typed=False)
+            to_server.write(_without(start, self._proxy.without))
             while True:
                 message = await _message(self._client)
                 self._lost = self._lost or self._proxy.is_time_to_cut(self._executed(message))
+                if self._lost == "silence":
+                    self._proxy.has_cut.set()
+                    continue
                 if self._lost == "statement":
                     return
                 to_server.write(message)
@@ -105,6 +112,8 @@ class _Link:
                 message = await _message(server)
                 if self._lost is None:
                     self._to_client.write(message)
+                elif self._lost == "silence":
+                    continue
                 elif message[:1] == b"Z":  # the server has answered, and is ready for the next
                     return
 
@@ -126,6 +135,16 @@ async def _message(reader: asyncio.StreamReader, *, typed: bool = True) -> bytes
     head = await reader.readexactly(5 if typed else 4)
     (length,) = struct.unpack("!i", head[-4:])
     return head + await reader.readexactly(length - 4)
+
+
+def _without(start: bytes, names: tuple[str, ...]) -> bytes:
+    """A start-up message, less some of its parameters."""
+    if not names:
+        return start
+    fields = start[8:].rstrip(b"\0").split(b"\0")
+    pairs = zip(fields[::2], fields[1::2], strict=True)
+    kept = b"".join(b"%s\0%s\0" % pair for pair in pairs if pair[0].decode() not in names) + b"\0"
+    return struct.pack("!i", len(kept) + 8) + start[4:8] + kept
 
 
 def _refusal(sqlstate: str) -> bytes:

@@ -34,7 +34,7 @@ from outlast.host.notices import Audience
 from outlast.host.sleepers import ClockWatch, Sleepers
 from outlast.host.stub import Stub
 from outlast.store import fencing
-from outlast.store.base import Store
+from outlast.store.base import Store, StoreOptions
 from outlast.store.operations import Fence
 from outlast.store.url import open_store
 
@@ -119,6 +119,7 @@ class Host:
         self.audience: Audience | None = None  # who serves connections; to be set before the start
         self.on_upgrade = on_upgrade
         self.admin = admin  # to be set before the start, too
+        self.server: str | None = None  # and this: what the workers of one server have in common
         self._operators: Operators | None = None
         self._state = "new"
         self._is_marked = False  # what runs knows that it may not end here
@@ -139,7 +140,8 @@ class Host:
         self._loop = asyncio.get_running_loop()
         try:
             source = self._store_url
-            self.store = source if isinstance(source, Store) else await open_store(source)
+            options = StoreOptions(server=self.server)
+            self.store = source if isinstance(source, Store) else await open_store(source, options)
         except BaseException:
             self._state = "stopped"
             raise

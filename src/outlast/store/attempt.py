@@ -8,8 +8,13 @@ from typing import Literal
 from outlast.store.operations import Batch, Fence
 
 # The rows that each operation touched; a condition did not hold; the fence did not hold; an earlier
-# batch of the same agent in this group failed; or what went wrong with the batch itself.
-Verdict = tuple[int, ...] | Literal["refused", "stale", "behind"] | Exception
+# batch of the same agent in this group failed; somebody else has locked a row of it, so that nothing was
+# written yet; or what went wrong with the batch itself.
+Verdict = tuple[int, ...] | Literal["refused", "stale", "behind", "held"] | Exception
+
+
+class Unstorable(Exception):
+    """The engine does not accept what a batch holds: no attempt with the same values succeeds."""
 
 
 class Attempt:
