@@ -25,6 +25,7 @@ class Settings:
     drain: float = 10.0  # seconds
     dev: bool = False  # somebody is writing it
     watches: bool = False  # a change of a file reloads it: what is broken may wait for that
+    server: str | None = None  # what its workers have in common; None: there is one
 
     def encode(self) -> str:
         """For a worker that is a fresh process."""
