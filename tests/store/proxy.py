@@ -21,6 +21,7 @@ class Proxy:
         self._server_socket = server_socket
         self._plan: tuple[str, Loss] | None = None
         self._links: set[asyncio.Task[None]] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
         self.has_cut = asyncio.Event()
         self.refused = 0
         self.opened = 0  # connections that were let through
@@ -37,6 +38,7 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._links.add(task)
+        self._clients.add(writer)
         try:
             if self.down is None:
                 self.opened += 1
@@ -48,6 +50,7 @@ class Proxy:
                     writer.write(_refusal(self.down))
         finally:
             self._links.discard(task)
+            self._clients.discard(writer)
             writer.close()
 
     def is_time_to_cut(self, sql: str) -> Loss | None:
@@ -56,6 +59,11 @@ class Proxy:
         (_, lose), self._plan = self._plan, None
         self.down = self._stay_down
         return lose
+
+    def cut_all(self) -> None:
+        """Lose every connection that there is."""
+        for writer in self._clients:
+            writer.transport.abort()
 
     def stop(self) -> None:
         for task in self._links:

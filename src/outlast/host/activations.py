@@ -33,7 +33,7 @@ from outlast.host.boot_order import BootOrder
 from outlast.host.events import AgentActivated, AgentDiscarded, AgentEvicted, FenceLost
 from outlast.host.family import Family, FamilyRemoval
 from outlast.host.hosted import Hosted
-from outlast.host.notices import Audience
+from outlast.host.notices import Audience, Lost
 from outlast.store import fencing, schema
 from outlast.store.base import Store
 from outlast.store.operations import Fence, Query
@@ -254,10 +254,15 @@ class Activations:
         raise AgentDestroyed(f"{address} was destroyed")
 
     def _fence_closed(self, family: Family, reason: Exception) -> None:
-        """Their writes are refused from now on: discard the objects."""
+        """Their writes are refused from now on: discard the objects.
+
+        Whoever waits for something that this host has accepted would do so for ever: clients are told to
+        come back."""
         if isinstance(reason, OwnershipLost):
             logger.warning("%s", reason)
             self._events.emit(FenceLost, family.root.text, reason=str(reason))
+            for activation in list(family.members):
+                activation.tell(Lost())
         self._dissolve(family, reason)
         for activation in list(family.members):
             self._discard(activation, reason)

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from outlast.core.errors import HostStopped
+from outlast.core.errors import HostStopped, StoreUnavailable
 from outlast.host import causes
 from outlast.host.address import Address
 from outlast.host.host import Host
@@ -27,6 +27,7 @@ from outlast.server.http import answer
 from outlast.server.limits import Limits
 from outlast.server.line import Line
 from outlast.server.pages import Page
+from outlast.server.readiness import Readiness
 from outlast.server.room import Room, Rooms
 from outlast.server.routing import PREFIX, NoSuchAgent, Target, path_of, resolve
 from outlast.server.socket import Socket
@@ -108,6 +109,7 @@ class App:
         self.background: set[asyncio.Future[Any]] = set()
         self._inspector = _inspector(self) if inspector else None
         self._is_ready = False
+        self._readiness = Readiness()
         self._leaving = asyncio.Event()
         self._stop_at: float | None = None  # on the loop's clock
         self.on_upgrade: Callable[[], None] | None = None  # replaces this process; `serve` sets it
@@ -293,6 +295,9 @@ class App:
             await served.run(socket)
         except HostStopped:
             connection.close(GOING_AWAY, "restarting")
+        except StoreUnavailable as error:  # which the store has told already
+            logger.info("a connection to %s waits for the store: %s", target.address, error)
+            connection.close(TRY_AGAIN, "try again")
         except Exception:
             logger.exception("a connection to %s failed", target.address)
             connection.close(FAILED, "internal error")
@@ -310,8 +315,7 @@ class App:
         if below == "/healthz":
             return PlainTextResponse("ok")
         if below == "/readyz":
-            ready = self._is_ready
-            return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503)
+            return await self._answer_readiness()
         if self._inspector is not None and below.startswith(f"{INSPECTOR}/"):
             return await self._inspect(request, below.removeprefix(f"{INSPECTOR}/"))
         has_chat, has_inspector = self.page is not None, self._inspector is not None
@@ -332,10 +336,18 @@ class App:
         except NotLetIn as refused:
             response = refused.response()
         except HostStopped:
-            response = JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
+            response = _later("restarting")
+        except StoreUnavailable:
+            response = _later("try again")
         except Exception:
             response = JSONResponse({"error": self._failed(request.method, request)}, 500)
         return self._with_cors(request, response)
+
+    async def _answer_readiness(self) -> Response:
+        problem = await self._readiness.problem(self.host.store) if self._is_ready else "restarting"
+        if problem is None:
+            return PlainTextResponse("ready")
+        return PlainTextResponse(f"not ready: {problem}", 503)
 
     async def _answer_page(self, request: Request, page: Page) -> Response:
         """The page itself is for everybody; what it asks, for those who may come in."""
@@ -364,7 +376,9 @@ class App:
         except NotLetIn as refused:
             return refused.response()
         except HostStopped:
-            return JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
+            return _later("restarting")
+        except StoreUnavailable:
+            return _later("try again")
         except Exception:
             return JSONResponse({"error": self._failed(request.method, request)}, 500)
 
@@ -391,7 +405,9 @@ class App:
         except NotLetIn as refused:
             return refused.response()
         except HostStopped:
-            return JSONResponse({"error": "restarting"}, 503, {"retry-after": "1"})
+            return _later("restarting")
+        except StoreUnavailable:
+            return _later("try again")
         except Exception:
             return JSONResponse({"error": self._failed(request.method, request)}, 500)
 
@@ -437,6 +453,11 @@ class App:
             response.headers["access-control-max-age"] = "86400"
             response.headers["vary"] = "origin"
         return response
+
+
+def _later(why: str) -> Response:
+    """The answer to somebody who is to ask again soon."""
+    return JSONResponse({"error": why}, 503, {"retry-after": "1"})
 
 
 def _inspector(app: App) -> Inspector:
