@@ -1,4 +1,4 @@
-"""A server whose database is away: it says so, answers nothing that it cannot keep, and goes on afterwards."""
+"""A server whose database is away says so, accepts nothing that it cannot keep, and goes on afterwards."""
 
 from __future__ import annotations
 

@@ -231,6 +231,10 @@ class Turns:
 
     async def _see_to(self, entry: EntryRow) -> None:
         if entry.state == "running":
+            rest = self._activation.rest
+            if rest > 0 and entry.cancelled is None and self._activation.unstorable is None:
+                await self._pause(rest)
+                return
             await self._taking_up.take_up(entry)
             return
         if entry.cancelled is not None:

@@ -18,6 +18,7 @@ from outlast.core.clock import Clock, SystemClock, seconds
 from outlast.core.errors import (
     AgentAborted,
     AgentDestroyed,
+    CommitFailed,
     HostStopped,
     OutlastError,
     OwnershipLost,
@@ -125,6 +126,7 @@ class Host:
         self._is_marked = False  # what runs knows that it may not end here
         self._activations: Activations | None = None  # once it is started
         self._reboots: dict[Address, tuple[int, float]] = {}  # how often in a row; when last
+        self._due: dict[Address, float] = {}  # when the next one is
         self._background: set[asyncio.Task[Any]] = set()
         self._boot_task: asyncio.Task[None] | None = None
         self._settled: list[asyncio.Future[None]] = []
@@ -171,6 +173,7 @@ class Host:
             on_alarm_set=self._alarms.heard,
             on_quiet=self._poke,
             on_discarded=self._reboot_later,
+            rests_until=self._rests_until,
             new_context=self._new_context,
             make_stub=lambda agent_class, address: Stub(self, agent_class, address),
         )
@@ -312,12 +315,19 @@ class Host:
         count = 1 if now - last > 2 * LAST_REBOOT else count + 1
         self._reboots[address] = (count, now)
         delay = min(LAST_REBOOT, FIRST_REBOOT * 2 ** min(count - 1, 20))
+        if count == 1 and isinstance(reason, CommitFailed) and reason.unstorable:
+            delay = 0.0  # to tell whose turn it was that it has ended
+        self._due[address] = now + delay if count > 1 else now
 
         def reboot() -> None:
             if self._state == "running":
                 self._in_background(self._reboot(address, reason, fence), f"reboot {address}")
 
         self._loop.call_later(delay, reboot, context=Context())
+
+    def _rests_until(self, address: Address) -> float:
+        """Until when an agent that has failed more than once rests, also if somebody calls it."""
+        return self._due.get(address, 0.0)
 
     async def _reboot(self, address: Address, reason: Exception, fence: Fence | None) -> None:
         try:
