@@ -234,7 +234,9 @@ class Host:
         try:
             async with asyncio.timeout(MARK_WITHIN):
                 await self._activations.mark(cause)
-        except Exception:  # then the next host knows no cause
+        except TimeoutError:  # then the next host knows no cause
+            logger.error("it could not be noted why the host stops: the store does not answer")
+        except Exception:
             logger.exception("it could not be noted why the host stops")
 
     async def _drain(self, timeout: float) -> None:

@@ -132,7 +132,7 @@ class PostgresStore(Store):
             await self._migrate()
             self._readers = await asyncpg.create_pool(
                 self._dsn,
-                min_size=1,
+                min_size=0,  # it logs a traceback for each try to have as many as that
                 max_size=READERS,
                 timeout=postgres_session.CONNECT_WITHIN,
                 server_settings=postgres_session.reading(self._schema),

@@ -103,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             minutes=given.minutes,
             settle_within=given.settle,
             sabotage=given.sabotage,
+            may_crash_database=not is_url,
         )
         try:
             outcome = asyncio.run(_until_stopped(torture(options, tell)))
