@@ -76,6 +76,16 @@ async def test_the_workers_of_one_server_share_a_schema_and_keep_others_out(
     await (await open_store(postgres_url, StoreOptions(server="theirs"))).close()
 
 
+@pytest.mark.usefixtures("_in_a_hurry")
+async def test_an_operator_writes_beside_a_server(postgres_url: str) -> None:
+    server = await open_store(postgres_url)
+    beside = await open_store(postgres_url, StoreOptions(is_beside=True))
+    assert await beside.commit(fence(), [put("A/x", "k")]) == (1,)
+    assert await stored(server) == {"k": "v"}
+    await beside.close()
+    await server.close()
+
+
 async def test_of_servers_that_start_together_one_gets_the_schema(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,8 +65,10 @@ class StoreOptions:
     max_group: int = 1000  # batches in one transaction
     max_group_bytes: int = MEBIBYTE  # a larger batch gets a transaction of its own
     probe: CommitProbe | None = None
-    # PostgreSQL: one server at a time writes in a schema; processes that say the same here are one.
+    # PostgreSQL: one server at a time writes in a schema. Processes that say the same here are one, and
+    # do not keep one another out.
     server: str | None = None
+    is_beside: bool = False  # PostgreSQL: it takes no lock, and writes under the fence alone
 
 
 class Store(ABC):

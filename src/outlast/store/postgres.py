@@ -149,7 +149,8 @@ class PostgresStore(Store):
         connection = await postgres_session.connect(self._dsn, self._schema)
         try:
             await postgres_session.check(connection, self._dsn, self._schema)
-            await self._lock.take(connection)
+            if not self.options.is_beside:
+                await self._lock.take(connection)
         except BaseException:
             connection.terminate()
             raise
