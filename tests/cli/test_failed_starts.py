@@ -207,6 +207,19 @@ def test_a_locked_store_is_one_line_that_names_its_holder(
         assert int(parent) == first.process.pid
 
 
+def test_a_schema_that_another_server_has_is_one_line_that_names_it(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    write(tmp_path, {"probe.py": GOOD})
+    with started(tmp_path, "serve", "probe.py", "--store", postgres_url) as first:
+        first.until(first.is_ready)
+        (line,) = refused(tmp_path, "serve", "probe.py", "--store", postgres_url, "--workers", "2")
+        assert "StoreLocked: the PostgreSQL schema" in line
+        pid = line.partition("is in use by process ")[2].split()[0]
+        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        assert int(parent) == first.process.pid
+
+
 def test_a_store_that_is_damaged_or_none_is_one_line(tmp_path: Path) -> None:
     write(tmp_path, {"probe.py": GOOD})
     (tmp_path / "probe.db").write_bytes(b"this is no database " * 100)

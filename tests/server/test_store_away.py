@@ -7,7 +7,7 @@ import logging
 
 import httpx2 as httpx
 import pytest
-from tabs import LONG, served
+from tabs import ACK, LONG, PROBE, RESPONSE, RESUMING, served
 
 from loops import skip
 from outlast import Think
@@ -15,6 +15,7 @@ from outlast.server import readiness
 from outlast.store import postgres
 from outlast.testing import ScriptedModel
 from store.proxy import Proxy, proxied
+from store.rows import look
 
 
 class Talker(Think):
@@ -92,3 +93,30 @@ async def test_clients_that_come_while_the_store_is_away_come_back_later_and_no_
         said = [each.getMessage() for each in ours if each.levelno >= logging.WARNING]
         assert sum("the store does not answer" in each for each in said) <= 3
         assert any("the store answers again after" in each for each in said)
+
+
+class Snowy(Think):
+    model = ScriptedModel.answering(lambda messages: "Here it is: \N{SNOWMAN}.")
+
+
+async def test_an_answer_that_the_database_does_not_accept_is_one_error_for_whoever_asked(
+    postgres_url: str,
+) -> None:
+    path = "/agents/snowy/a"
+    async with served(Snowy, url=postgres_url) as server:
+        await look(postgres_url, "ALTER TABLE streams ADD CHECK (body NOT LIKE '%\N{SNOWMAN}%')")
+        async with server.tab(path=path) as tab:
+            await tab.say("first", "What does snow look like?")
+            assert await tab.until_closed() == (1013, "try again")
+        async with asyncio.timeout(LONG):
+            ended = "SELECT outcome FROM inbox WHERE ended_at IS NOT NULL"
+            while not (found := await look(postgres_url, ended)):
+                await asyncio.sleep(0.005)
+        assert found == [("error",)]
+        async with server.tab(path=path) as back:
+            await back.send(PROBE)
+            await back.wait(RESUMING, id="first")
+            await back.send(ACK, id="first")
+            end = await back.done("first")
+            assert (end["error"], end["body"]) == (True, "The answer could not be stored.")
+            assert len(back.all(RESPONSE, id="first", done=True)) == 1

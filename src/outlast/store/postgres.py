@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from outlast.core.errors import StoreClosed, StoreError, StoreURLError
-from outlast.store import fencing, postgres_session, schema
+from outlast.store import fencing, postgres_session
 from outlast.store.attempt import Attempt, Verdict
 from outlast.store.base import Row, Store, StoreOptions
 from outlast.store.grouping import (
@@ -55,7 +55,7 @@ from outlast.store.postgres_errors import (
     refusal,
     told,
 )
-from outlast.store.postgres_lock import TAKE_GATE, SchemaLock
+from outlast.store.postgres_lock import SchemaLock
 from outlast.store.postgres_sql import combined_sql, rows_sql
 from outlast.store.url import without_password
 
@@ -68,7 +68,6 @@ LAST_RETRY = 1.0
 READ_FOR = 15.0  # seconds that a read goes on trying to reach the server
 TRY_READ_FOR = 10.0  # seconds of these that one connection has to answer
 
-HAS_SCHEMA = "SELECT true FROM pg_namespace WHERE nspname = $1"
 LOCK_FENCES = "SELECT root, epoch, owner, commit_no FROM agents WHERE root = ANY($1) FOR UPDATE"
 
 
@@ -121,6 +120,7 @@ class PostgresStore(Store):
         self._combined: dict[tuple[Any, ...], str] = {}
         self._lock = SchemaLock(schema_name, options.server or secrets.token_hex())
         self._blocking = Blocking()
+        self._looking: asyncio.Task[None] | None = None  # for who blocks
         self._more: asyncio.Event = asyncio.Event()  # something was queued
         self._failures = 0  # to write, in a row
 
@@ -128,8 +128,8 @@ class PostgresStore(Store):
 
     async def _open(self) -> None:
         try:
-            self._writer = await self._session()
-            await self._migrate()
+            self._writer = await self._session(is_first=True)
+            await postgres_session.migrate(self._writer, self._schema)
             self._readers = await asyncpg.create_pool(
                 self._dsn,
                 min_size=0,  # it logs a traceback for each try to have as many as that
@@ -144,32 +144,17 @@ class PostgresStore(Store):
         except (asyncpg.PostgresError, *LOST, TimeoutError) as error:
             raise self._explained(error) from error
 
-    async def _session(self) -> Any:
+    async def _session(self, *, is_first: bool = False) -> Any:
         """A connection that may write: no other server does."""
         connection = await postgres_session.connect(self._dsn, self._schema)
         try:
-            await postgres_session.check(connection, self._dsn, self._schema)
+            await postgres_session.check(connection, self._dsn, self._schema, warns=is_first)
             if not self.options.is_beside:
                 await self._lock.take(connection)
         except BaseException:
             connection.terminate()
             raise
         return connection
-
-    async def _migrate(self) -> None:
-        db = self._writer
-        async with db.transaction():
-            await db.execute(TAKE_GATE)
-            if not await db.fetchval(HAS_SCHEMA, self._schema):
-                # IF NOT EXISTS would need the right to create it even when it is there.
-                await db.execute(f"CREATE SCHEMA {self._schema}")
-            await postgres_session.check_schema(db, self._schema)
-            await db.execute(schema.META)
-            version = int(await db.fetchval(schema.READ_VERSION) or 0)
-            where = f"the PostgreSQL schema {self._schema!r}"
-            for migration in schema.pending(schema.migrations("postgres"), version, where):
-                for statement in migration.statements:
-                    await db.execute(statement)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -326,7 +311,8 @@ class PostgresStore(Store):
             watch.cancel()
 
     def _watch(self) -> None:
-        self._loop.create_task(self._look_who_blocks(), name="outlast-store-blockers")
+        looking = self._look_who_blocks()
+        self._looking = self._loop.create_task(looking, name="outlast-store-blockers")
 
     async def _look_who_blocks(self) -> None:
         if self._writer is not None and self._closed is None:
@@ -466,22 +452,9 @@ class PostgresStore(Store):
 
     async def _fetch(self, query: Query, arguments: Sequence[Any]) -> list[Row]:
         async def once() -> list[Row]:
-            return await self._read(query.postgres, arguments)
+            return await postgres_session.read(self._readers, query.postgres, arguments)
 
         return await self._reaching(once)
-
-    async def _read(self, sql: str, arguments: Sequence[Any]) -> list[Row]:
-        """Read once. A connection that has not answered is dropped, and not waited for again."""
-        connection = await self._readers.acquire()
-        try:
-            rows = await connection.fetch(sql, *arguments)
-        except BaseException as error:
-            if not isinstance(error, asyncpg.PostgresError):
-                connection.terminate()
-            raise
-        finally:
-            await self._readers.release(connection)
-        return [tuple(row) for row in rows]
 
     async def _reaching(self, read: Callable[[], Awaitable[list[Row]]]) -> list[Row]:
         """Try a read again while the server cannot be reached, but not for ever."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 from outlast.core.errors import StoreReadOnly, StoreURLError
+from outlast.store import schema as tables
 from outlast.store.postgres_errors import POOLED, asyncpg
+from outlast.store.postgres_lock import TAKE_GATE
 from outlast.store.url import without_password
 
 logger = logging.getLogger("outlast.store")
@@ -22,6 +25,7 @@ _ABOUT = """
     SELECT current_setting('server_encoding'), current_setting('client_encoding'),
            current_setting('synchronous_commit'), current_setting('search_path'), pg_backend_pid()
 """
+HAS_SCHEMA = "SELECT true FROM pg_namespace WHERE nspname = $1"
 _PID = "SELECT pg_backend_pid()"
 
 
@@ -62,8 +66,10 @@ async def connect(dsn: str, schema: str) -> Any:
     )
 
 
-async def check(connection: Any, dsn: str, schema: str) -> None:
-    """Refuse a database that cannot hold every text, and a session that is not in its schema."""
+async def check(connection: Any, dsn: str, schema: str, *, warns: bool) -> None:
+    """Refuse a database that cannot hold every text, and a session that is not in its schema.
+
+    `warns`: of what is a risk, too."""
     where = f"PostgreSQL at {without_password(dsn)}"
     server, client, synchronous, path, pid = await connection.fetchrow(_ABOUT)
     if server not in ("UTF8", "SQL_ASCII"):
@@ -77,13 +83,13 @@ async def check(connection: Any, dsn: str, schema: str) -> None:
             f"{where}: client_encoding must be UTF8, got {client}. Does a pooler, or a setting of the role,"
             f" change it?"
         )
-    if server == "SQL_ASCII":
+    if warns and server == "SQL_ASCII":
         logger.warning(
             "%s: the database has the encoding SQL_ASCII: PostgreSQL checks no text in it. What outlast"
             " writes is UTF-8; that everybody else's is, is up to you.",
             where,
         )
-    if synchronous == "off":
+    if warns and synchronous == "off":
         logger.warning(
             "%s: synchronous_commit is off for this user or database: a crash of the server can lose"
             " commits that clients were shown. ALTER ROLE … SET synchronous_commit = on.",
@@ -100,7 +106,37 @@ async def check(connection: Any, dsn: str, schema: str) -> None:
         await _check_pooler(connection, dsn, schema)
 
 
-async def check_schema(connection: Any, schema: str) -> None:
+async def migrate(connection: Any, name: str) -> None:
+    """Bring the tables of the schema up to date; make it, if it is not there."""
+    async with connection.transaction():
+        await connection.execute(TAKE_GATE)
+        if not await connection.fetchval(HAS_SCHEMA, name):
+            # IF NOT EXISTS would need the right to create it even when it is there.
+            await connection.execute(f"CREATE SCHEMA {name}")
+        await _check_schema(connection, name)
+        await connection.execute(tables.META)
+        version = int(await connection.fetchval(tables.READ_VERSION) or 0)
+        where = f"the PostgreSQL schema {name!r}"
+        for migration in tables.pending(tables.migrations("postgres"), version, where):
+            for statement in migration.statements:
+                await connection.execute(statement)
+
+
+async def read(pool: Any, sql: str, arguments: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Read once. A connection that has not answered is dropped, and not waited for again."""
+    connection = await pool.acquire()
+    try:
+        rows = await connection.fetch(sql, *arguments)
+    except BaseException as error:
+        if not isinstance(error, asyncpg.PostgresError):
+            connection.terminate()
+        raise
+    finally:
+        await pool.release(connection)
+    return [tuple(row) for row in rows]
+
+
+async def _check_schema(connection: Any, schema: str) -> None:
     """See that tables are made where they belong. The schema is there by now."""
     current = await connection.fetchval("SELECT current_schema()")
     if current != schema:
