@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 
 import asyncpg
-from tabs import LONG, MESSAGES, Served, served, text_of
+import httpx2 as httpx
+import pytest
+from tabs import LONG, MESSAGES, Served, served, text_of, user
 
 from outlast import Think
 from outlast.host.address import Address
@@ -49,10 +51,11 @@ async def before_its_claim(server: Served) -> AsyncIterator[None]:
             await agent._transcript.changing.__aexit__(None, None, None)
 
 
-async def accepted(server: Served, id: str) -> None:
+async def accepted(server: Served) -> None:
+    """Wait until a request waits for its turn."""
     live = server.app.host._activations._live[Address.of("Talker", "a")]
     async with asyncio.timeout(LONG):
-        while live.agent._inbox.open_one(id) is None:
+        while not live.agent._inbox.open:
             await asyncio.sleep(0.001)
 
 
@@ -64,7 +67,7 @@ async def test_who_waits_for_an_agent_that_another_owner_has_taken_is_told_to_co
             await tab.answered("first", "Hello")
             async with before_its_claim(server):
                 await tab.say("second", "And?")
-                await accepted(server, "second")
+                await accepted(server)
                 await elsewhere(store_url, THIEF)
             assert await tab.until_closed() == AWAY
         async with server.tab(path="/agents/talker/a") as back:
@@ -78,7 +81,7 @@ async def test_who_waits_for_what_a_database_has_lost_is_told_to_come_back(store
             await tab.answered("first", "Hello")
             async with before_its_claim(server):
                 await tab.say("second", "And?")
-                await accepted(server, "second")
+                await accepted(server)
                 await elsewhere(store_url, FORGET)
             assert await tab.until_closed() == AWAY
         async with server.tab(path="/agents/talker/a") as back:
@@ -91,3 +94,22 @@ async def test_who_waits_for_what_a_database_has_lost_is_told_to_come_back(store
 def _says(frames: list[dict], text: str, times: int) -> bool:  # type: ignore[type-arg]
     last = frames[-1]["messages"] if frames else []
     return sum(text_of(each) == text for each in last) == times
+
+
+async def test_who_reads_events_of_an_agent_that_was_lost_is_let_go_and_can_resume(
+    store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(Talker, url=store_url) as server, httpx.AsyncClient(timeout=LONG) as http:
+        chat = server.at("a", "chat", agent="talker")
+        first = {"id": "first", "messages": [user("u1", "Hello")]}
+        assert "[DONE]" in (await http.post(chat, json=first)).text
+        async with before_its_claim(server):
+            second = {"id": "second", "messages": [user("u2", "And?")]}
+            reading = asyncio.create_task(http.post(chat, json=second))
+            await accepted(server)
+            await elsewhere(store_url, THIEF)
+        with suppress(httpx.HTTPError):
+            assert "[DONE]" not in (await asyncio.wait_for(reading, LONG)).text
+        async with server.tab(path="/agents/talker/a") as back:
+            await back.until(lambda: _says(back.all(MESSAGES), "Here it is.", 2))
+        assert not [each for each in caplog.records if each.exc_info]
