@@ -18,7 +18,6 @@ from outlast.core.clock import Clock, SystemClock, seconds
 from outlast.core.errors import (
     AgentAborted,
     AgentDestroyed,
-    CommitFailed,
     HostStopped,
     OutlastError,
     OwnershipLost,
@@ -317,8 +316,6 @@ class Host:
         count = 1 if now - last > 2 * LAST_REBOOT else count + 1
         self._reboots[address] = (count, now)
         delay = min(LAST_REBOOT, FIRST_REBOOT * 2 ** min(count - 1, 20))
-        if count == 1 and isinstance(reason, CommitFailed) and reason.unstorable:
-            delay = 0.0  # to tell whose turn it was that it has ended
         self._due[address] = now + delay if count > 1 else now
 
         def reboot() -> None:
