@@ -237,6 +237,7 @@ class Turns:
                 return
             await self._taking_up.take_up(entry)
             return
+        self._activation.unstorable = None  # what was interrupted comes first, and there is nothing
         if entry.cancelled is not None:
             async with self._transcript.changing:
                 await self.end(entry, "aborted", change=await self._claims.unanswered(entry))

@@ -125,7 +125,6 @@ class Host:
         self._is_marked = False  # what runs knows that it may not end here
         self._activations: Activations | None = None  # once it is started
         self._reboots: dict[Address, tuple[int, float]] = {}  # how often in a row; when last
-        self._due: dict[Address, float] = {}  # when the next one is
         self._background: set[asyncio.Task[Any]] = set()
         self._boot_task: asyncio.Task[None] | None = None
         self._settled: list[asyncio.Future[None]] = []
@@ -315,8 +314,7 @@ class Host:
         count, last = self._reboots.get(address, (0, now))
         count = 1 if now - last > 2 * LAST_REBOOT else count + 1
         self._reboots[address] = (count, now)
-        delay = min(LAST_REBOOT, FIRST_REBOOT * 2 ** min(count - 1, 20))
-        self._due[address] = now + delay if count > 1 else now
+        delay = _pause_after(count)
 
         def reboot() -> None:
             if self._state == "running":
@@ -326,7 +324,8 @@ class Host:
 
     def _rests_until(self, address: Address) -> float:
         """Until when an agent that has failed more than once rests, also if somebody calls it."""
-        return self._due.get(address, 0.0)
+        count, last = self._reboots.get(address, (0, 0.0))
+        return last + _pause_after(count) if count > 1 else 0.0
 
     async def _reboot(self, address: Address, reason: Exception, fence: Fence | None) -> None:
         try:
@@ -465,6 +464,11 @@ def _by_name(agents: Sequence[type[Any]]) -> dict[str, type[Hosted]]:
                 f" address under which its agents are stored"
             )
     return classes
+
+
+def _pause_after(failures: int) -> float:
+    """Seconds until an agent that has failed so often in a row boots again."""
+    return min(LAST_REBOOT, FIRST_REBOOT * 2.0 ** min(failures - 1, 20))
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
