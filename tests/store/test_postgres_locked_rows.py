@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from proxy import Loss, proxied
 from rows import (
     APPEND,
     PATIENCE,
@@ -133,3 +134,39 @@ async def test_a_host_whose_commits_wait_for_a_lock_can_be_let_go(postgres_url: 
             store.give_up("enough")
             with pytest.raises(StoreClosed, match="whether this commit is durable is not known"):
                 await asyncio.wait_for(held, PATIENCE)
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["together", "one by one"])
+@pytest.mark.parametrize("lose", ["statement", "answer"])
+async def test_a_doubtful_commit_waits_for_a_locked_row_and_is_applied_exactly_once(
+    postgres_url: str, count: int, lose: Loss, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "FIRST_RETRY", 0.002)
+    monkeypatch.setattr(postgres, "LAST_RETRY", 0.05)
+    async with (
+        proxied(postgres_url) as (proxy, url),
+        opened(url) as store,
+        other_connection(postgres_url) as other,
+    ):
+        mine = fence()
+        await store.commit(mine, [])
+        proxy.cut_at("WITH w0" if count == 1 else "COMMIT", lose, stay_down="")
+        outcome = store.submit(mine, [write(APPEND, "A/x", "k", "x") for _ in range(count)])
+        await asyncio.wait_for(proxy.has_cut.wait(), PATIENCE)
+        async with other.transaction():
+            await other.execute("SELECT * FROM agents FOR UPDATE")
+            proxy.down = None
+            waits = (
+                "SELECT count(*) FROM pg_stat_activity"
+                f" WHERE {other.get_server_pid()} = ANY (pg_blocking_pids(pid))"
+            )
+            async with asyncio.timeout(PATIENCE):
+                for wanted in (1, 0, 1):  # it waits, gives up, and waits again
+                    while await look(postgres_url, waits) != [(wanted,)]:
+                        await asyncio.sleep(0)
+            assert not outcome.done()
+            assert mine.closed is None
+        (end,) = await settled([outcome])
+        assert isinstance(end, tuple)
+        assert await stored(store) == {"k": "x" * count}
+        assert await store.commit(mine, []) == ()

@@ -44,6 +44,11 @@ class Attempt:
             self._doubt = (self.verdicts, moved)
         self.undo_fences()
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether an earlier try may be durable, now or soon: then no batch may leave this attempt."""
+        return self._doubt is not None
+
     def doubted(self) -> dict[Fence, int]:
         """The fences and `commit_no`s that would show that an earlier try was durable after all.
 

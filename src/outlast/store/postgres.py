@@ -210,7 +210,7 @@ class PostgresStore(Store):
             await self._reach()
             try:
                 await self._transact(attempt)
-            except TRY_AGAIN:
+            except (*TRY_AGAIN, HELD):
                 attempt.undo_fences()
                 await self._pause()
                 continue
@@ -300,11 +300,14 @@ class PostgresStore(Store):
             ):
                 if probe is not None:
                     probe.before_commit(attempt.group)
-                with suppress(HELD):  # whose row that is, is seen batch by batch
+                try:
                     if await self._together(attempt, slots):
                         if probe is not None:
                             probe.after_commit(attempt.group)
                         return
+                except HELD:  # whose row that is, is seen batch by batch
+                    if attempt.is_in_doubt:
+                        raise
                 attempt.undo_fences()
             await self._one_after_another(attempt, began)
         finally:
@@ -366,7 +369,8 @@ class PostgresStore(Store):
         verdicts: list[Verdict] = []
         broken: set[Fence] = set()
         held: dict[Fence, None] = {}
-        await db.execute(f"BEGIN; SET LOCAL lock_timeout = {TRY_FOR}")
+        most = 0 if attempt.is_in_doubt else TRY_FOR
+        await db.execute(f"BEGIN; SET LOCAL lock_timeout = {most}")
         try:
             for batch in attempt.group:
                 verdict: Verdict
