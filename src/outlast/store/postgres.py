@@ -187,9 +187,9 @@ class PostgresStore(Store):
     def _put_back(self, attempt: Attempt) -> None:
         """What has to wait for somebody else's lock comes again, before all that its agent wrote later."""
         assert attempt.verdicts is not None
-        ends = list(zip(attempt.group, attempt.verdicts, strict=True))
-        held = [batch for batch, verdict in ends if verdict == "held"]
-        if held or self._blocking:
+        if self._blocking or "held" in attempt.verdicts:
+            ends = list(zip(attempt.group, attempt.verdicts, strict=True))
+            held = [batch for batch, verdict in ends if verdict == "held"]
             self._queue = held + self._queue
             done = {batch.fence.root for batch, _ in ends} - {batch.fence.root for batch in held}
             self._blocking.written(done, self._loop.time())
