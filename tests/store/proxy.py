@@ -177,3 +177,81 @@ async def proxied(postgres_url: str) -> AsyncIterator[tuple[Proxy, str]]:
         listener.close()
         proxy.stop()
         await asyncio.sleep(0)
+
+
+# --- a pooler -------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def pooled(postgres_url: str) -> AsyncIterator[str]:
+    """The URL of the same store through a pooler that gives each transaction another session."""
+    query = parse_qs(urlsplit(postgres_url).query)
+    links: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = asyncio.get_running_loop().create_task(serve(reader, writer))
+        links.add(link)
+        link.add_done_callback(links.discard)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = f"{query['host'][0]}/.s.PGSQL.5432"
+        sessions = [await asyncio.open_unix_connection(path) for _ in range(2)]
+        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+            await _Switch(reader, writer, sessions).run()
+        for each in (writer, *(session[1] for session in sessions)):
+            each.close()
+
+    listener = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    try:
+        yield (
+            f"postgresql://postgres@127.0.0.1:{port}/postgres"
+            f"?sslmode=disable&schema={query['schema'][0]}"
+        )
+    finally:
+        listener.close()
+        for link in list(links):
+            link.cancel()
+        await asyncio.gather(*links, return_exceptions=True)
+
+
+class _Switch:
+    """One client, whose transactions go to two sessions in turn."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        sessions: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
+    ) -> None:
+        self._client, self._to_client = reader, writer
+        self._sessions = sessions
+        self._current = 0
+
+    async def run(self) -> None:
+        start = await _message(self._client, typed=False)
+        for number, (server, to_server) in enumerate(self._sessions):
+            to_server.write(start)
+            kind = b""
+            while kind != b"Z":
+                message = await _message(server)
+                kind = message[:1]
+                if number == 0:
+                    self._to_client.write(message)
+        self._current = 1
+        async with asyncio.TaskGroup() as group:
+            ways = [group.create_task(self._downward(server)) for server, _ in self._sessions]
+            try:
+                while True:
+                    message = await _message(self._client)
+                    self._sessions[self._current][1].write(message)
+            finally:
+                for way in ways:
+                    way.cancel()
+
+    async def _downward(self, server: asyncio.StreamReader) -> None:
+        while True:
+            message = await _message(server)
+            if message[:1] == b"Z" and message[5:] == b"I":  # outside of a transaction
+                self._current = 1 - self._current
+            self._to_client.write(message)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
-from proxy import proxied
+from proxy import pooled, proxied
 from rows import fence, look, opened, other_connection, put, stored
 
 from outlast.core.errors import StoreURLError
@@ -91,3 +91,11 @@ async def test_a_schema_that_the_role_sets_is_as_good_as_one_of_the_connection(
         async with opened(url.replace("//postgres@", f"//{name}@")) as store:
             await store.commit(fence(), [put("A/x", "k")])
     assert await look(postgres_url, f"SELECT count(*) FROM {name}.storage") == [(1,)]
+
+
+async def test_a_pooler_by_transaction_is_refused_whatever_it_is_called(postgres_url: str) -> None:
+    async with pooled(postgres_url) as url:
+        with pytest.raises(StoreURLError, match="gives each transaction another session"):
+            await open_store(url)
+    locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+    assert await look(postgres_url, locks) == [(0,)]
