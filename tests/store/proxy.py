@@ -196,10 +196,12 @@ async def pooled(postgres_url: str) -> AsyncIterator[str]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = f"{query['host'][0]}/.s.PGSQL.5432"
         sessions = [await asyncio.open_unix_connection(path) for _ in range(2)]
-        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
-            await _Switch(reader, writer, sessions).run()
-        for each in (writer, *(session[1] for session in sessions)):
-            each.close()
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+                await _Switch(reader, writer, sessions).run()
+        finally:
+            for each in (writer, *(session[1] for session in sessions)):
+                each.close()
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
@@ -213,6 +215,7 @@ async def pooled(postgres_url: str) -> AsyncIterator[str]:
         for link in list(links):
             link.cancel()
         await asyncio.gather(*links, return_exceptions=True)
+        await asyncio.sleep(0)
 
 
 class _Switch:
@@ -239,15 +242,15 @@ class _Switch:
                 if number == 0:
                     self._to_client.write(message)
         self._current = 1
-        async with asyncio.TaskGroup() as group:
-            ways = [group.create_task(self._downward(server)) for server, _ in self._sessions]
-            try:
-                while True:
-                    message = await _message(self._client)
-                    self._sessions[self._current][1].write(message)
-            finally:
-                for way in ways:
-                    way.cancel()
+        ways = [asyncio.create_task(self._downward(server)) for server, _ in self._sessions]
+        try:
+            while True:
+                message = await _message(self._client)
+                self._sessions[self._current][1].write(message)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
 
     async def _downward(self, server: asyncio.StreamReader) -> None:
         while True:

@@ -67,6 +67,7 @@ class Gateway:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await asyncio.sleep(0)  # their connections are closed by then
 
     # --- misfortunes -----------------------------------------------------------------------------
 
