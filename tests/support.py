@@ -9,9 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from outlast import Event, Host
+from outlast.store.base import StoreOptions
 from outlast.store.operations import Query
 from outlast.store.url import open_store
 from outlast.testing import CountingIds, VirtualClock, VirtualLoop
+
+ONE_SERVER = StoreOptions(server="tests")  # who opens a store with this may do so several times
 
 
 @asynccontextmanager
@@ -20,7 +23,7 @@ async def hosting(
 ) -> AsyncIterator[Host]:
     """A running host; on a virtual loop, with a clock that follows it and time that waits for it."""
     loop = asyncio.get_running_loop()
-    store = await open_store(url)
+    store = await open_store(url, ONE_SERVER)
     if isinstance(loop, VirtualLoop):
         loop.watch(store)
         options.setdefault("clock", VirtualClock(loop))

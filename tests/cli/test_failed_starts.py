@@ -12,9 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from textwrap import dedent
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -206,6 +207,19 @@ def test_a_locked_store_is_one_line_that_names_its_holder(
         assert int(parent) == first.process.pid
 
 
+def test_a_schema_that_another_server_has_is_one_line_that_names_it(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    write(tmp_path, {"probe.py": GOOD})
+    with started(tmp_path, "serve", "probe.py", "--store", postgres_url) as first:
+        first.until(first.is_ready)
+        (line,) = refused(tmp_path, "serve", "probe.py", "--store", postgres_url, "--workers", "2")
+        assert "StoreLocked: the PostgreSQL schema" in line
+        pid = line.partition("is in use by process ")[2].split()[0]
+        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        assert int(parent) == first.process.pid
+
+
 def test_a_store_that_is_damaged_or_none_is_one_line(tmp_path: Path) -> None:
     write(tmp_path, {"probe.py": GOOD})
     (tmp_path / "probe.db").write_bytes(b"this is no database " * 100)
@@ -298,15 +312,56 @@ def test_a_wrong_password_is_final_and_not_shown(tmp_path: Path) -> None:
     assert "sesame" not in line
 
 
-def test_a_database_that_is_away_is_tried_again_with_a_line_each(tmp_path: Path) -> None:
+def test_a_database_that_is_away_is_said_once_and_served_from_soon_after_it_comes_back(
+    tmp_path: Path, postgres: str
+) -> None:
     write(tmp_path, {"probe.py": GOOD})
-    url = f"postgresql://me@127.0.0.1:{free_port()}/chat"
-    with started(tmp_path, "serve", "probe.py", "--store", url, "--log-level", "warning") as server:
-        server.until(lambda log: log.count("trying again") >= 3)
-        lines = server.log.splitlines()
-    failed = [line for line in lines if "trying again" in line]
-    assert all("could not start: StoreUnavailable: PostgreSQL at" in line for line in failed)
-    assert len(lines) - len(failed) <= 1, lines
+    folder = parse_qs(urlsplit(postgres).query)["host"][0]
+    port = free_port()
+    url = f"postgresql://postgres@127.0.0.1:{port}/postgres?schema=away&sslmode=disable"
+    with started(tmp_path, "serve", "probe.py", "--store", url, "--log-level", "debug") as server:
+        server.until(lambda log: log.count("was forked") + log.count("was spawned") >= 4)
+        (said,) = [line for line in server.log.splitlines() if "could not start" in line]
+        assert "StoreUnavailable: PostgreSQL at postgresql://postgres@127.0.0.1" in said
+        assert said.endswith("trying again every 1 s")
+        looks = server.log.count("was forked") + server.log.count("was spawned")
+        with forwarding(port, f"{folder}/.s.PGSQL.5432"):
+            server.until(lambda log: "the database can be reached again, after" in log)
+            later = server.log.count("was forked") + server.log.count("was spawned")
+            assert later - looks <= 2
+            server.until(server.is_ready)
+
+
+@contextmanager
+def forwarding(port: int, path: str) -> Iterator[None]:
+    """What is sent to the port goes to the socket at `path`, and back."""
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = server.accept()
+                behind = socket.socket(socket.AF_UNIX)
+                behind.connect(path)
+                ends_of_all.extend((client, behind))
+                for ends in ((client, behind), (behind, client)):
+                    threading.Thread(target=copy, args=ends, daemon=True).start()
+
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port))
+        server.listen()
+        ends_of_all: list[socket.socket] = []
+        threading.Thread(target=serve, daemon=True).start()
+        yield
+        server.shutdown(socket.SHUT_RDWR)
+        for end in ends_of_all:
+            end.close()
 
 
 # --- later starts --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from killed_agents import ANSWER, GIVEN_UP
 
 from outlast.client import Client, TurnFailed
-from outlast.testing.torture import checks
+from outlast.testing.torture import checks, database
 from outlast.testing.torture.report import Outcome, failure, table
 from outlast.testing.torture.run import Options, torture
 from outlast.testing.torture.serving import KILL, Serving
@@ -29,10 +29,21 @@ def shown(outcome: Outcome) -> str:
 async def test_a_few_kills_of_a_chat_server_lose_repeat_and_leave_nothing(
     tmp_path: Path, store_url: str
 ) -> None:
-    options = Options(tmp_path, store_url, kills=7, agents=8, seed=1, settle_within=LONG)
+    is_postgres = store_url.startswith("postgres")
+    options = Options(
+        tmp_path,
+        store_url,
+        kills=10 if is_postgres else 7,
+        agents=8,
+        seed=1,
+        settle_within=LONG,
+        may_crash_database=is_postgres,
+    )
     outcome = await torture(options)
     assert outcome.is_clean, shown(outcome)
-    assert sum(outcome.kills.values()) == 7
+    assert sum(outcome.kills.values()) == options.kills
+    if is_postgres:
+        assert set(outcome.kills) >= set(database.KINDS)
     assert outcome.totals.conversations >= 8
     assert outcome.totals.turns >= 8
     assert outcome.totals.recoveries > 0, "somebody was interrupted, or nothing was tested"

@@ -13,7 +13,7 @@ from outlast import AgentDestroyed, CommitFailed, Host, OwnershipLost
 from outlast.store import fencing
 from outlast.store.operations import Fence
 from outlast.store.url import open_store
-from support import fiber_rows, hosting, listen, raw
+from support import ONE_SERVER, fiber_rows, hosting, listen, raw
 
 pytestmark = pytest.mark.virtual_time
 
@@ -34,7 +34,7 @@ async def take_away(host: Host, url: str, root: str) -> None:
             )
     else:
         (known,) = await host.store.fetch(fencing.READ, root)
-        other = await open_store(url)
+        other = await open_store(url, ONE_SERVER)
         await other.commit(Fence.after(root, "thief", known), [])
         await other.close()
 

@@ -15,7 +15,7 @@ from outlast.store import fencing
 from outlast.store.base import Store
 from outlast.store.operations import Fence, Query
 from outlast.store.url import open_store
-from support import fiber_rows, forever, hosting, listen, raw
+from support import ONE_SERVER, fiber_rows, forever, hosting, listen, raw
 
 pytestmark = pytest.mark.virtual_time
 
@@ -100,7 +100,7 @@ def _fresh() -> None:
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Store]:
-    store = await open_store(url)
+    store = await open_store(url, ONE_SERVER)
     try:
         yield store
     finally:

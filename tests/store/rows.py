@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from outlast.store.base import Store, StoreOptions
 from outlast.store.operations import Batch, BulkStatement, Fence, Operation, Query, Statement
 from outlast.store.postgres import parse
 from outlast.store.url import open_store
+from support import ONE_SERVER
 
 PATIENCE = 60.0  # seconds: only a test that fails waits that long
 
@@ -76,7 +78,10 @@ async def stored(store: Store, agent: str = "A/x") -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def opened(url: str, options: StoreOptions | None = None) -> AsyncIterator[Store]:
-    """A store that is closed at the end, or abandoned if the test failed: it must not wait then."""
+    """A store that is closed at the end, or abandoned if the test failed: it must not wait then.
+
+    Several may be open at once: they pass for one server."""
+    options = replace(options or StoreOptions(), server=ONE_SERVER.server)
     store = await open_store(url, options)
     try:
         yield store

@@ -17,6 +17,7 @@ from outlast.store import schema
 from outlast.store.base import Store
 from outlast.store.schema import Dialect, Migration
 from outlast.store.url import open_store
+from support import ONE_SERVER
 
 VERSION = "SELECT value FROM meta WHERE key = 'schema_version'"
 NEWEST = schema.migrations("sqlite")[-1].number
@@ -116,7 +117,9 @@ def add_migrations(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:
 
 
 async def test_hosts_that_open_a_fresh_schema_at_once_make_it_once(postgres_url: str) -> None:
-    stores: list[Store] = list(await asyncio.gather(*(open_store(postgres_url) for _ in range(6))))
+    stores: list[Store] = list(
+        await asyncio.gather(*(open_store(postgres_url, ONE_SERVER) for _ in range(6)))
+    )
     for n, store in enumerate(stores):
         assert await store.commit(fence(f"A/{n}"), [put(f"A/{n}", "k")]) == (1,)
     assert await look(postgres_url, "SELECT count(*) FROM storage") == [(6,)]

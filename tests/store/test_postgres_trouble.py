@@ -37,7 +37,7 @@ from outlast.store.url import open_store
 
 KILL = """
     SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
-    WHERE application_name = 'outlast' AND pid = ANY ($1)
+    WHERE application_name ~ '^outlast [0-9]+@' AND pid = ANY ($1)
 """
 
 

@@ -60,7 +60,8 @@ async def test_a_wrong_url_is_told_without_its_password() -> None:
 async def test_without_asyncpg_a_postgresql_store_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "outlast.store.postgres", raising=False)
+    for name in [name for name in sys.modules if name.startswith("outlast.store.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(StoreURLError, match=r"pip install 'outlast\[postgres\]'"):
         await open_store("postgresql:///db")

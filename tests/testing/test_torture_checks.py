@@ -364,6 +364,8 @@ def test_a_seed_makes_the_same_kills_and_a_short_run_has_all_kinds() -> None:
     assert kills(3, 100) != kills(4, 100)
     assert {kill.kind for kill in kills(3, 11)} == set(KINDS)
     assert [kill.kind for kill in kills(3, 1000)].count(KILL) > 700
+    misfortunes = {"cut": 10, "frozen": 1}
+    assert {kill.kind for kill in kills(3, 16, misfortunes)} >= {*KINDS, *misfortunes}
 
 
 def test_exceptions_in_a_log_are_found_also_when_a_death_cut_one_off() -> None:

@@ -18,7 +18,7 @@ from outlast.chat.budget import Incident
 from outlast.chat.chains import LEFT_OUT, Chain, becoming, settled_calls
 from outlast.chat.chunks import Encoder
 from outlast.chat.failures import Judging
-from outlast.chat.hooks import told
+from outlast.chat.hooks import ChatErrorStage, told
 from outlast.chat.inbox import Inbox
 from outlast.chat.inbox_rows import EntryRow, Outcome
 from outlast.chat.incidents import Incidents
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("outlast.chat")
 
 INTERRUPTED = "The answer was interrupted."
+NOT_STORED = "The answer could not be stored."
 ENDED = "The turn ended before this call was answered."
 WENT_ON = "The user went on before the answer was complete."
 
@@ -71,6 +72,12 @@ AFTER_OOM = 3.0
 
 class TurnInterrupted(OutlastError):
     """A turn was interrupted, and `chat_recovery` is off."""
+
+    is_for_users = True
+
+
+class AnswerNotStored(OutlastError):
+    """The database does not accept what a turn was to write: no other attempt would end otherwise."""
 
     is_for_users = True
 
@@ -97,6 +104,11 @@ def delay_of(verdict: Verdict, lives: int, now: int) -> float:
     if least:
         return least
     return 0.0 if lives < 2 else min(SLOWEST, SLOW_DOWN * 2.0 ** (lives - 2))
+
+
+def is_of_a_turn(operations: Sequence[str]) -> bool:
+    """Whether a commit was one of a turn that runs, and not of a request that was about to be accepted."""
+    return not {"streams append", "calls begin", "calls end", "inbox end"}.isdisjoint(operations)
 
 
 def is_discarded(what: Interruption, verdict: Verdict | None) -> bool:
@@ -160,6 +172,11 @@ class TakingUp:
 
     async def _take_up(self, what: Interruption) -> None:
         entry, config = what.entry, recovery_of(self._object.chat_recovery)
+        refused, self._activation.unstorable = self._activation.unstorable, None
+        if refused is not None and is_of_a_turn(refused.unstorable) and entry.cancelled is None:
+            logger.error("%s: the turn %s is given up: %s", self._agent, entry.id, refused)
+            await self._failed(what, AnswerNotStored(NOT_STORED), "error", "persist")
+            return
         if config is None:
             await self._given_up(what)
             return
@@ -540,13 +557,18 @@ class TakingUp:
         if entry.cancelled is not None:
             await self._end_interrupted(what, "aborted", entry.cancelled)
             return
-        failure = TurnInterrupted(INTERRUPTED)
-        self._transcript.coming = partial(self._said, what), entry.target
+        await self._failed(what, TurnInterrupted(INTERRUPTED), "interrupted", "recovery")
+
+    async def _failed(
+        self, what: Interruption, failure: Exception, status: Outcome, stage: ChatErrorStage
+    ) -> None:
+        """It ends here, and the agent is told."""
+        self._transcript.coming = partial(self._said, what), what.entry.target
         try:
-            found = await self._turns.report(failure, entry.id, "recovery", messages_persisted=True)
+            found = await self._turns.report(failure, what.entry.id, stage, messages_persisted=True)
         finally:
             self._transcript.coming = None
-        await self._end_interrupted(what, "interrupted", found.shown, detail=found.detail)
+        await self._end_interrupted(what, status, found.shown, detail=found.detail)
 
     @staticmethod
     def _said(what: Interruption) -> dict[str, Any] | None:

@@ -231,8 +231,13 @@ class Turns:
 
     async def _see_to(self, entry: EntryRow) -> None:
         if entry.state == "running":
+            rest = self._activation.rest
+            if rest > 0 and entry.cancelled is None and self._activation.unstorable is None:
+                await self._pause(rest)
+                return
             await self._taking_up.take_up(entry)
             return
+        self._activation.unstorable = None  # what was interrupted comes first, and there is nothing
         if entry.cancelled is not None:
             async with self._transcript.changing:
                 await self.end(entry, "aborted", change=await self._claims.unanswered(entry))

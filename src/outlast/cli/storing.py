@@ -20,7 +20,7 @@ from outlast.store.url import DEFAULT, file_of, without_password
 
 _HOSTS = Query(  # those on other machines, too
     "SELECT 1 WHERE 0",
-    "SELECT 1 FROM pg_stat_activity WHERE application_name = 'outlast'"
+    "SELECT 1 FROM pg_stat_activity WHERE application_name ~ '^outlast [0-9]+@'"
     " AND datname = current_database() LIMIT 1",
 )
 

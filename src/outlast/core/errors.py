@@ -19,9 +19,9 @@ class StoreURLError(StoreError, ValueError):
 
 
 class StoreLocked(StoreError):
-    """Another process has this SQLite file open. The message names it."""
+    """Another process has this SQLite file, or writes in this PostgreSQL schema. The message names it."""
 
-    pid: int | None = None  # of that process, if its lock file says so
+    pid: int | None = None  # of that process, if it is known and on this machine
 
 
 class StoreTooNew(StoreError):
@@ -76,6 +76,11 @@ class CommitFailed(OutlastError):
     """The commit failed, or one before it did, and nothing of it was written.
 
     The agent is discarded and boots again from the store; call it again."""
+
+    # Set when the database does not accept what a commit holds, so that no attempt with the same values
+    # succeeds: the operations, and the address of the agent that they belong to.
+    unstorable: tuple[str, ...] = ()
+    agent: str | None = None
 
 
 class StoreFailed(CommitFailed, StoreError):

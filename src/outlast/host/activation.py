@@ -9,7 +9,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from outlast.core.clock import Clock
-from outlast.core.errors import again
+from outlast.core.errors import CommitFailed, again
 from outlast.core.events import Events
 from outlast.core.ids import Ids
 from outlast.host.address import Address
@@ -105,6 +105,10 @@ class Activation:
         self.on_upgrade: Callable[[], None] | None = None  # replaces this process, if anybody can
         self.flush = 0.0  # seconds between two commits of chunks alone
         self.boot_order = BootOrder()  # the host has one for all
+        self.unstorable: CommitFailed | None = None  # what has ended the one before it here
+        self.rests_until = (
+            0.0  # on the loop's clock: until then, nothing that was interrupted goes on
+        )
         self.is_retired = False  # it leaves memory as soon as nothing holds it
         self.ready: asyncio.Task[None] | None = None
         self.waits_for: Activation | None = None  # whom its `on_start` calls
@@ -139,6 +143,11 @@ class Activation:
     def held(self) -> bool:
         """True while a call, a fiber, a keep-alive or a scan needs the agent in memory."""
         return self._holds > 0
+
+    @property
+    def rest(self) -> float:
+        """Seconds until what was interrupted may go on: it has failed again and again."""
+        return max(0.0, self.rests_until - self._loop.time())
 
     def hold(self) -> None:
         """One more reason to stay in memory."""

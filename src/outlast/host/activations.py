@@ -33,7 +33,7 @@ from outlast.host.boot_order import BootOrder
 from outlast.host.events import AgentActivated, AgentDiscarded, AgentEvicted, FenceLost
 from outlast.host.family import Family, FamilyRemoval
 from outlast.host.hosted import Hosted
-from outlast.host.notices import Audience
+from outlast.host.notices import Audience, Lost
 from outlast.store import fencing, schema
 from outlast.store.base import Row, Store
 from outlast.store.operations import Fence, Query, Read
@@ -61,6 +61,7 @@ class Activations:
         on_alarm_set: Callable[[int], None],
         on_quiet: Callable[[], None],
         on_discarded: Callable[[Address, Exception, Fence | None], None],
+        rests_until: Callable[[Address], float],
         new_context: Callable[[], Context],
         make_stub: Callable[[type[Any], Address], Any],
     ) -> None:
@@ -74,6 +75,8 @@ class Activations:
         self._on_alarm_set = on_alarm_set
         self._on_quiet = on_quiet
         self._on_discarded = on_discarded  # with unfinished work: somebody has to take that up
+        self._rests_until = rests_until
+        self._unstorable: dict[Address, CommitFailed] = {}  # commits that ended their agents
         self._new_context = new_context
         self._make_stub = make_stub
         self.audience: Audience | None = None  # who serves connections
@@ -188,6 +191,8 @@ class Activations:
         activation.on_upgrade = self.on_upgrade
         activation.flush = self.flush
         activation.boot_order = self._boot_order
+        activation.unstorable = self._unstorable.pop(address, None)
+        activation.rests_until = self._rests_until(address)
         self._live[address] = activation
         activation.ready = activation.spawn(self._prepare(activation), f"activate {address}")
         activation.ready.add_done_callback(_retrieved)
@@ -272,10 +277,17 @@ class Activations:
         raise AgentDestroyed(f"{address} was destroyed")
 
     def _fence_closed(self, family: Family, reason: Exception) -> None:
-        """Their writes are refused from now on: discard the objects."""
+        """Their writes are refused from now on: discard the objects.
+
+        Whoever waits for something that this host has accepted would do so for ever: clients are told to
+        come back."""
         if isinstance(reason, OwnershipLost):
             logger.warning("%s", reason)
             self._events.emit(FenceLost, family.root.text, reason=str(reason))
+            for activation in list(family.members):
+                activation.tell(Lost())
+        if isinstance(reason, CommitFailed) and reason.agent is not None:
+            self._unstorable[Address.parse(reason.agent)] = reason
         self._dissolve(family, reason)
         for activation in list(family.members):
             self._discard(activation, reason)

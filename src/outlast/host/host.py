@@ -34,7 +34,7 @@ from outlast.host.notices import Audience
 from outlast.host.sleepers import ClockWatch, Sleepers
 from outlast.host.stub import Stub
 from outlast.store import fencing
-from outlast.store.base import Store
+from outlast.store.base import Store, StoreOptions
 from outlast.store.operations import Fence
 from outlast.store.url import open_store
 
@@ -124,6 +124,7 @@ class Host:
         self.audience: Audience | None = None  # who serves connections; to be set before the start
         self.on_upgrade = on_upgrade
         self.admin = admin  # to be set before the start, too
+        self.server: str | None = None  # and this: what the workers of one server have in common
         self._operators: Operators | None = None
         self._state = "new"
         self._is_marked = False  # what runs knows that it may not end here
@@ -144,7 +145,8 @@ class Host:
         self._loop = asyncio.get_running_loop()
         try:
             source = self._store_url
-            self.store = source if isinstance(source, Store) else await open_store(source)
+            options = StoreOptions(server=self.server)
+            self.store = source if isinstance(source, Store) else await open_store(source, options)
         except BaseException:
             self._state = "stopped"
             raise
@@ -174,6 +176,7 @@ class Host:
             on_alarm_set=self._alarms.heard,
             on_quiet=self._poke,
             on_discarded=self._reboot_later,
+            rests_until=self._rests_until,
             new_context=self._new_context,
             make_stub=lambda agent_class, address: Stub(self, agent_class, address),
         )
@@ -236,7 +239,9 @@ class Host:
         try:
             async with asyncio.timeout(MARK_WITHIN):
                 await self._activations.mark(cause)
-        except Exception:  # then the next host knows no cause
+        except TimeoutError:  # then the next host knows no cause
+            logger.error("it could not be noted why the host stops: the store does not answer")
+        except Exception:
             logger.exception("it could not be noted why the host stops")
 
     async def _drain(self, timeout: float) -> None:
@@ -325,13 +330,18 @@ class Host:
         count, last = self._reboots.get(address, (0, now))
         count = 1 if now - last > 2 * LAST_REBOOT else count + 1
         self._reboots[address] = (count, now)
-        delay = min(LAST_REBOOT, FIRST_REBOOT * 2 ** min(count - 1, 20))
+        delay = _pause_after(count)
 
         def reboot() -> None:
             if self._state == "running":
                 self._in_background(self._reboot(address, reason, fence), f"reboot {address}")
 
         self._loop.call_later(delay, reboot, context=Context())
+
+    def _rests_until(self, address: Address) -> float:
+        """Until when an agent that has failed more than once rests, also if somebody calls it."""
+        count, last = self._reboots.get(address, (0, 0.0))
+        return last + _pause_after(count) if count > 1 else 0.0
 
     async def _reboot(self, address: Address, reason: Exception, fence: Fence | None) -> None:
         try:
@@ -479,6 +489,11 @@ def _by_name(agents: Sequence[type[Any]]) -> dict[str, type[Hosted]]:
                 f" address under which its agents are stored"
             )
     return classes
+
+
+def _pause_after(failures: int) -> float:
+    """Seconds until an agent that has failed so often in a row boots again."""
+    return min(LAST_REBOOT, FIRST_REBOOT * 2.0 ** min(failures - 1, 20))
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

@@ -13,6 +13,12 @@ class Notice:
     __slots__ = ()
 
 
+class Lost(Notice):
+    """The agent was lost here: to another host, or with commits that the store has lost."""
+
+    __slots__ = ()
+
+
 class Audience(Protocol):
     """Who serves the connections. Called at once, on the event loop; it must not raise."""
 

@@ -18,15 +18,17 @@ from outlast.core.ids import RandomIds
 from outlast.host.address import Address
 from outlast.inspect.values import NotFound
 from outlast.store import fencing
-from outlast.store.base import Store
+from outlast.store.base import Store, StoreOptions
 from outlast.store.operations import Fence, Operation
 from outlast.store.url import open_store
 
 
 @asynccontextmanager
 async def offline(url: str | None) -> AsyncIterator[Offline]:
-    """The store, opened for writing; `StoreLocked` if somebody has it."""
-    store = await open_store(url)
+    """The store, opened for writing; `StoreLocked` if somebody has it and it is a SQLite file.
+
+    On PostgreSQL it writes beside a host: the fence makes that safe."""
+    store = await open_store(url, StoreOptions(is_beside=True))
     try:
         yield Offline(store)
     finally:

@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket
 
 from outlast.agent.agent import Agent
 from outlast.core.clock import seconds
-from outlast.core.errors import HostStopped, StoreGone
+from outlast.core.errors import HostStopped, StoreGone, StoreUnavailable
 from outlast.host import causes
 from outlast.host.address import Address
 from outlast.host.host import Host
@@ -33,6 +33,7 @@ from outlast.server.limits import Limits
 from outlast.server.line import Line
 from outlast.server.not_now import NOT_STORED, not_now
 from outlast.server.pages import Page
+from outlast.server.readiness import Readiness
 from outlast.server.room import Room, Rooms
 from outlast.server.routing import PREFIX, NoSuchAgent, Target, path_of, resolve
 from outlast.server.socket import Socket
@@ -103,6 +104,7 @@ class App:
         self.background: set[asyncio.Future[Any]] = set()
         self._inspector = _inspector(self) if inspector else None
         self._is_ready = False
+        self._readiness = Readiness()
         self._leaving = asyncio.Event()
         self._stop_at: float | None = None  # on the loop's clock
         self.on_upgrade: Callable[[], None] | None = None  # replaces this process; `serve` sets it
@@ -326,7 +328,7 @@ class App:
         except HostStopped:
             connection.close(GOING_AWAY, "restarting")
         except NOT_STORED as error:
-            logger.warning("%s: a connection has to wait: %s", target.address, error)
+            _tell(error, "%s: a connection has to wait: %s", target.address, error)
             connection.close(TRY_AGAIN, "try again")
         except Exception:
             logger.exception("a connection to %s failed", target.address)
@@ -367,8 +369,7 @@ class App:
         if below == "/healthz":
             return PlainTextResponse("ok")
         if below == "/readyz":
-            ready = self._takes_requests()
-            return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503)
+            return await self._answer_readiness()
         if self._doors.is_closed_to(request):
             return JSONResponse({"error": NOT_LOCAL}, 403)
         if self._inspector is not None and below.startswith(f"{INSPECTOR}/"):
@@ -406,10 +407,18 @@ class App:
         except StoreGone:  # the store has said so, once
             return JSONResponse({"error": "try again later"}, 503, {"retry-after": "30"})
         except NOT_STORED as error:
-            logger.warning("%s %s has to wait: %s", request.method, request.scope["path"], error)
+            _tell(error, "%s %s has to wait: %s", request.method, request.scope["path"], error)
             return not_now()
         except Exception:
             return JSONResponse({"error": self._failed(request.method, request)}, 500)
+
+    async def _answer_readiness(self) -> Response:
+        problem: str | None = "restarting"
+        if self._takes_requests():
+            problem = await self._readiness.problem(self.host.store)
+        if problem is None:
+            return PlainTextResponse("ready")
+        return PlainTextResponse(f"not ready: {problem}", 503)
 
     async def _answer_page(self, request: Request, page: Page) -> Response:
         """The page itself is for everybody; what it asks, for those who may come in."""
@@ -492,6 +501,12 @@ class App:
             response.headers["access-control-max-age"] = "86400"
             response.headers["vary"] = "origin"
         return response
+
+
+def _tell(error: Exception, text: str, *arguments: object) -> None:
+    """Log why somebody has to wait; a store that does not answer has said so itself."""
+    level = logging.INFO if isinstance(error, StoreUnavailable) else logging.WARNING
+    logger.log(level, text, *arguments)
 
 
 def _inspector(app: App) -> Inspector:

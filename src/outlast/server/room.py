@@ -7,10 +7,10 @@ from typing import Any
 
 from outlast.agent.notices import Broadcast, StateChanged
 from outlast.host.address import Address
-from outlast.host.notices import Notice
+from outlast.host.notices import Lost, Notice
 from outlast.server import frames
 from outlast.server.chat_room import ChatRoom
-from outlast.server.connection import Connection
+from outlast.server.connection import TRY_AGAIN, Connection
 from outlast.server.limits import Limits
 from outlast.server.line import Frame
 from outlast.server.outgoing import Outgoing
@@ -65,6 +65,8 @@ class Room:
         elif isinstance(notice, Broadcast):
             out = [each for each in self.connections if each.id in notice.without]
             self.send(notice.text, without=out)
+        elif isinstance(notice, Lost):
+            self.send_away(TRY_AGAIN)
         else:
             self.chat.hear(notice)
 

@@ -8,8 +8,13 @@ from typing import Literal
 from outlast.store.operations import Batch, Fence
 
 # The rows that each operation touched; a condition did not hold; the fence did not hold; an earlier
-# batch of the same agent in this group failed; or what went wrong with the batch itself.
-Verdict = tuple[int, ...] | Literal["refused", "stale", "behind"] | Exception
+# batch of the same agent in this group failed; somebody else has locked a row of it, so that nothing was
+# written yet; or what went wrong with the batch itself.
+Verdict = tuple[int, ...] | Literal["refused", "stale", "behind", "held"] | Exception
+
+
+class Unstorable(Exception):
+    """The engine does not accept what a batch holds: no attempt with the same values succeeds."""
 
 
 class Attempt:
@@ -38,6 +43,11 @@ class Attempt:
         if self.verdicts is not None and moved:
             self._doubt = (self.verdicts, moved)
         self.undo_fences()
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether an earlier try may be durable, now or soon: then no batch may leave this attempt."""
+        return self._doubt is not None
 
     def doubted(self) -> dict[Fence, int]:
         """The fences and `commit_no`s that would show that an earlier try was durable after all.

@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from outlast.core.errors import (
@@ -23,7 +23,7 @@ from outlast.core.errors import (
     ValueTooLarge,
     again,
 )
-from outlast.store.attempt import Attempt
+from outlast.store.attempt import Attempt, Unstorable
 from outlast.store.grouping import operation_names
 from outlast.store.operations import (
     Batch,
@@ -41,6 +41,15 @@ logger = logging.getLogger("outlast.store")
 Row = tuple[Any, ...]
 
 MEBIBYTE = 1024 * 1024
+MOST_REASONS = 20  # that are logged in one outage
+
+
+@dataclass(slots=True)
+class Outage:
+    """A time in which the engine does not answer."""
+
+    since: float  # on the loop's clock
+    reasons: set[str] = field(default_factory=set)  # that were logged
 
 
 class CommitProbe(Protocol):
@@ -61,6 +70,10 @@ class StoreOptions:
     max_group: int = 1000  # batches in one transaction
     max_group_bytes: int = MEBIBYTE  # a larger batch gets a transaction of its own
     probe: CommitProbe | None = None
+    # PostgreSQL: one server at a time writes in a schema. Processes that say the same here are one, and
+    # do not keep one another out.
+    server: str | None = None
+    is_beside: bool = False  # PostgreSQL: it takes no lock, and writes under the fence alone
 
 
 class Store(ABC):
@@ -85,7 +98,7 @@ class Store(ABC):
         self._failed = 0
         self._largest_group = 0
         self._latencies: deque[float] = deque(maxlen=1000)
-        self._down_since: float | None = None
+        self._outages: dict[str, Outage] = {}  # by what does not work: commits, reads
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -161,12 +174,14 @@ class Store(ABC):
             elif verdict == "behind":
                 assert batch.fence.closed is not None
                 self._end_badly(batch, again(batch.fence.closed))
+            elif verdict == "held":  # it waits for its next turn
+                continue
             else:
                 self._fail(batch, verdict)
         self._commits += 1
         self._batches += committed
         self._largest_group = max(self._largest_group, committed)
-        self._down_since = None
+        self._reachable("commits")
 
     def _refuse(self, batch: Batch) -> None:
         self._refused += 1
@@ -190,23 +205,25 @@ class Store(ABC):
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         """The batch itself cannot be written: what is behind it for this agent goes with it."""
+        why = str(error) if isinstance(error, Unstorable) else f"{type(error).__name__}: {error}"
         logger.error("%s: a commit failed: %s", batch.fence.root, error)
         is_of_store = isinstance(error, StoreFull | StoreReadOnly | StoreUnavailable)
         failure = StoreFailed if is_of_store else CommitFailed
-        batch.fence.close(
-            failure(
-                f"{batch.fence.root}: a commit failed ({error}), so the agent was discarded and"
-                f" boots again from the store; nothing handed over after it was written."
-            )
+        reason = failure(
+            f"{batch.fence.root}: a commit failed ({error}), so the agent was discarded and"
+            f" boots again from the store; nothing handed over after it was written."
         )
+        if isinstance(error, Unstorable):
+            reason.unstorable = tuple(statement.name for statement, _ in batch.operations)
+            reason.agent = str(batch.operations[0][1][0])
+        batch.fence.close(reason)
         if isinstance(error, StoreError):
             self._end_badly(batch, error)
         else:
             failed = CommitFailed(
-                f"{batch.fence.root}: {operation_names(batch.operations)} could not be written:"
-                f" {type(error).__name__}: {error}"
+                f"{batch.fence.root}: {operation_names(batch.operations)} could not be written: {why}"
             )
-            failed.__cause__ = error
+            failed.__cause__ = error.__cause__ if isinstance(error, Unstorable) else error
             self._end_badly(batch, failed)
 
     def _end_badly(self, batch: Batch, error: Exception) -> None:
@@ -217,8 +234,7 @@ class Store(ABC):
     def _refuse_all(self, reason: StoreError, pending: Sequence[Batch]) -> None:
         """Nothing more is stored: what waits fails, and so does whatever comes."""
         self._refusing = reason
-        if self._down_since is None:
-            self._down_since = self._loop.time()
+        self._outages.setdefault("commits", Outage(self._loop.time()))
         logger.critical("%s", reason)
         for batch in pending:
             batch.fence.close(reason)
@@ -230,11 +246,19 @@ class Store(ABC):
         if self._refusing is not None:
             raise again(self._refusing)
 
-    def _unreachable(self, why: object) -> None:
-        """The engine does not answer; batches wait until it does."""
-        if self._down_since is None:
-            self._down_since = self._loop.time()
-            logger.error("the store does not answer (%s); commits wait until it does", why)
+    def _unreachable(self, why: object, what: str = "commits") -> None:
+        """The engine does not answer. Each reason is logged once, as long as that lasts."""
+        outage = self._outages.setdefault(what, Outage(self._loop.time()))
+        reason = str(why)
+        if reason not in outage.reasons and len(outage.reasons) < MOST_REASONS:
+            outage.reasons.add(reason)
+            logger.error("the store does not answer (%s); %s wait until it does", reason, what)
+
+    def _reachable(self, what: str) -> None:
+        """It answers. The end of an outage is logged as its beginning was."""
+        if self._outages and (outage := self._outages.pop(what, None)) is not None:
+            lasted = self._loop.time() - outage.since
+            logger.warning("the store answers again after %.1f s; %s go on", lasted, what)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -308,10 +332,16 @@ class Store(ABC):
             latency_p99=latencies[int(count * 0.99)] if count else 0.0,
             fsync_average=self._fsync_average(),
             fsync_in_thread=self._fsync_in_thread(),
-            unavailable_for=(
-                None if self._down_since is None else self._loop.time() - self._down_since
+            unavailable_for=max(
+                (self._loop.time() - outage.since for outage in self._outages.values()),
+                default=None,
             ),
+            **self._blocked(),
         )
+
+    def _blocked(self) -> dict[str, Any]:
+        """Which agents wait for rows that somebody else has locked, for how long, and who that is."""
+        return {}
 
     def _fsync_average(self) -> float | None:
         return None

@@ -151,6 +151,9 @@ class StoreStatistics:
     fsync_average: float | None
     fsync_in_thread: bool
     unavailable_for: float | None  # seconds since the engine stopped answering; None: it answers
+    blocked_agents: tuple[str, ...] = ()  # that wait for rows which somebody else has locked
+    blocked_for: float | None = None  # seconds that the first of them has waited
+    blocked_by: str | None = None  # who has locked them, as far as that was found out
 
 
 def size_of(operations: Sequence[Operation]) -> int:

@@ -12,20 +12,15 @@ import asyncio
 import contextvars
 import logging
 import re
+import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from outlast.core.errors import (
-    StoreClosed,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreUnavailable,
-    StoreURLError,
-)
-from outlast.store import fencing, schema
+from outlast.core.errors import StoreClosed, StoreError, StoreURLError
+from outlast.store import fencing, postgres_session
 from outlast.store.attempt import Attempt, Verdict
 from outlast.store.base import Row, Store, StoreOptions
 from outlast.store.grouping import (
@@ -45,37 +40,37 @@ from outlast.store.operations import (
     Read,
     Statement,
 )
+from outlast.store.postgres_blocking import (
+    BLOCKERS,
+    LONGEST,
+    LOOK_AFTER,
+    TRIES,
+    TRY_FOR,
+    Blocking,
+)
+from outlast.store.postgres_errors import (
+    HELD,
+    LOST,
+    TRY_AGAIN,
+    asyncpg,
+    explained,
+    is_of_a_batch,
+    refusal,
+    told,
+)
+from outlast.store.postgres_lock import SchemaLock
 from outlast.store.postgres_sql import all_sql, combined_sql, rows_sql
 from outlast.store.url import without_password
-
-try:
-    import asyncpg
-except ImportError as missing:
-    raise StoreURLError(
-        "a postgresql:// store needs asyncpg: pip install 'outlast[postgres]'"
-    ) from missing
 
 logger = logging.getLogger("outlast.store")
 
 READERS = 4
-ANSWER_WITHIN = 30.0  # seconds; a server that is silent for longer is taken for lost
-SHAPES = 500  # statements for whole groups that are kept, here and prepared on the server
 MOST_SLOTS = 200  # planning a longer statement takes longer than executing its parts one by one
 FIRST_RETRY = 0.05  # seconds
-LAST_RETRY = 2.0
+LAST_RETRY = 1.0
 READ_FOR = 15.0  # seconds that a read goes on trying to reach the server
-MIGRATION_LOCK = 0x6F75746C  # "outl": hosts that start together migrate one after another
+TRY_READ_FOR = 10.0  # seconds of these that one connection has to answer
 
-_LOST = (
-    OSError,
-    asyncpg.InterfaceError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.InternalClientError,
-)
-_TRY_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
-
-HAS_SCHEMA = "SELECT true FROM pg_namespace WHERE nspname = $1"
 LOCK_FENCES = "SELECT root, epoch, owner, commit_no FROM agents WHERE root = ANY($1) FOR UPDATE"
 
 
@@ -126,61 +121,49 @@ class PostgresStore(Store):
         self._flusher: asyncio.Task[None] | None = None
         self._writing: Attempt | None = None
         self._combined: OrderedDict[tuple[Any, ...], str] = OrderedDict()  # latest used last
+        self._lock = SchemaLock(schema_name, options.server or secrets.token_hex())
+        self._blocking = Blocking()
+        self._looking: asyncio.Task[None] | None = None  # for who blocks
+        self._more: asyncio.Event = asyncio.Event()  # something was queued
+        self._failures = 0  # to write, in a row
 
     # --- opening ---------------------------------------------------------------------------------
 
     async def _open(self) -> None:
         try:
-            self._writer = await self._connect()
-            await self._migrate()
+            self._writer = await self._session(is_first=True)
+            await postgres_session.migrate(self._writer, self._schema)
             self._readers = await asyncpg.create_pool(
                 self._dsn,
-                min_size=1,
+                min_size=0,  # it logs a traceback for each try to have as many as that
                 max_size=READERS,
-                timeout=10,
-                command_timeout=READ_FOR,
+                timeout=postgres_session.CONNECT_WITHIN,
                 reset=_as_it_is,
-                server_settings={"search_path": self._schema, "application_name": "outlast"},
+                server_settings=postgres_session.reading(self._schema),
             )
+        except StoreError:
+            raise
         except ValueError as error:  # asyncpg cannot make sense of the URL
             raise StoreURLError(f"{without_password(self._dsn)}: {error}") from None
-        except (asyncpg.PostgresError, *_LOST, TimeoutError) as error:
+        except (asyncpg.PostgresError, *LOST, TimeoutError) as error:
             raise self._explained(error) from error
 
-    async def _connect(self) -> Any:
-        """A connection for keyed writes: with so few rows a statement, an index is always right."""
-        return await asyncpg.connect(
-            self._dsn,
-            timeout=10,
-            command_timeout=ANSWER_WITHIN,
-            statement_cache_size=SHAPES,
-            server_settings={
-                "search_path": self._schema,
-                "application_name": "outlast",
-                "enable_seqscan": "off",
-                "enable_hashjoin": "off",
-                "enable_mergejoin": "off",
-                "jit": "off",
-            },
-        )
-
-    async def _migrate(self) -> None:
-        db = self._writer
-        async with db.transaction():
-            await db.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
-            if not await db.fetchval(HAS_SCHEMA, self._schema):
-                # IF NOT EXISTS would need the right to create it even when it is there.
-                await db.execute(f"CREATE SCHEMA {self._schema}")
-            await db.execute(schema.META)
-            version = int(await db.fetchval(schema.READ_VERSION) or 0)
-            where = f"the PostgreSQL schema {self._schema!r}"
-            for migration in schema.pending(schema.migrations("postgres"), version, where):
-                for statement in migration.statements:
-                    await db.execute(statement)
+    async def _session(self, *, is_first: bool = False) -> Any:
+        """A connection that may write: no other server does."""
+        connection = await postgres_session.connect(self._dsn, self._schema)
+        try:
+            await postgres_session.check(connection, self._dsn, self._schema, warns=is_first)
+            if not self.options.is_beside:
+                await self._lock.take(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
 
     # --- writing ---------------------------------------------------------------------------------
 
     def _kick(self) -> None:
+        self._more.set()
         if self._flusher is None:
             # In a context of its own: it outlives whoever happened to be the first to write.
             self._flusher = self._loop.create_task(
@@ -191,31 +174,54 @@ class PostgresStore(Store):
         """Write until the queue is empty. One group at a time, so each agent's order is kept."""
         while self._queue and self._closed is None:
             queue = self._without_closed(self._queue)
-            group, self._queue = take_group(
-                queue, self.options.max_group, self.options.max_group_bytes
-            )
+            free, waiting = self._blocking.parted(queue, self._loop.time())
+            group, rest = take_group(free, self.options.max_group, self.options.max_group_bytes)
+            self._queue = waiting + rest
             if group:
                 attempt = self._writing = Attempt(group)
                 await self._write(attempt)
                 self._writing = None
+                self._failures = 0
+                self._put_back(attempt)
                 self._conclude(attempt)
+            elif waiting:
+                await self._until_next_try()
         self._flusher = None
+
+    def _put_back(self, attempt: Attempt) -> None:
+        """What has to wait for somebody else's lock comes again, before all that its agent wrote later."""
+        assert attempt.verdicts is not None
+        if self._blocking or "held" in attempt.verdicts:
+            ends = list(zip(attempt.group, attempt.verdicts, strict=True))
+            held = [batch for batch, verdict in ends if verdict == "held"]
+            self._queue = held + self._queue
+            done = {batch.fence.root for batch, _ in ends} - {batch.fence.root for batch in held}
+            self._blocking.written(done, self._loop.time())
+
+    async def _until_next_try(self) -> None:
+        """All that is left waits for locks: until one of them is tried again, or something is queued."""
+        self._more.clear()
+        self._on_timer = True
+        next_at = self._blocking.next_at
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(next_at):
+                await self._more.wait()
+        self._on_timer = False
 
     async def _write(self, attempt: Attempt) -> None:
         """Commit a group, however often that has to be tried, until its outcome is known."""
-        delay = FIRST_RETRY
         while True:
             await self._reach()
             try:
                 await self._transact(attempt)
-            except _TRY_AGAIN:
+            except (*TRY_AGAIN, HELD):
                 attempt.undo_fences()
+                await self._pause()
                 continue
-            except (*_LOST, TimeoutError) as error:
+            except (*LOST, TimeoutError) as error:
                 self._lose_writer(error)
                 attempt.doubt()
-                await self._pause(delay)
-                delay = min(LAST_RETRY, delay * 2)
+                await self._pause()
                 if await self._was_committed(attempt):
                     return
                 continue
@@ -237,7 +243,13 @@ class PostgresStore(Store):
             await self._was_committed(attempt)
             return
 
-    async def _pause(self, delay: float) -> None:
+    async def _pause(self) -> None:
+        """Wait before the writer tries again, longer each time, until a group has its outcome."""
+        delay = min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(self._failures, 20))
+        self._failures += 1
+        await self._rest(delay)
+
+    async def _rest(self, delay: float) -> None:
         self._on_timer = True
         try:
             await asyncio.sleep(delay)
@@ -246,14 +258,12 @@ class PostgresStore(Store):
 
     async def _reach(self) -> None:
         """Connect, unless that is done; whatever the server has against it may change."""
-        delay = FIRST_RETRY
         while self._writer is None:
             try:
-                self._writer = await self._connect()
-            except (*_LOST, TimeoutError, asyncpg.PostgresError) as error:
+                self._writer = await self._session()
+            except (*LOST, TimeoutError, asyncpg.PostgresError, StoreError) as error:
                 self._lose_writer(error)
-                await self._pause(delay)
-                delay = min(LAST_RETRY, delay * 2)
+                await self._pause()
 
     async def _was_committed(self, attempt: Attempt) -> bool:
         """Whether a try that was in doubt is durable: lock the rows, and see how far they have come.
@@ -267,9 +277,12 @@ class PostgresStore(Store):
             try:
                 async with self._writer.transaction():
                     rows = await self._writer.fetch(LOCK_FENCES, [fence.root for fence in doubted])
-            except (*_LOST, TimeoutError, asyncpg.PostgresError) as error:
+            except HELD:  # perhaps by the very try that is in doubt
+                await self._pause()
+                continue
+            except (*LOST, TimeoutError, asyncpg.PostgresError) as error:
                 self._lose_writer(error)
-                await self._pause(FIRST_RETRY)
+                await self._pause()
                 continue
             found = {row[0]: (row[1], row[2], row[3]) for row in rows}
             if fencing.is_durable(doubted, found):
@@ -279,17 +292,40 @@ class PostgresStore(Store):
         return False
 
     async def _transact(self, attempt: Attempt) -> None:
-        probe = self.options.probe
-        slots = in_one_order(slots_of(attempt.group, attempt.counts))
-        if len(slots) <= MOST_SLOTS and rows_are_distinct(slots):
-            if probe is not None:
-                probe.before_commit(attempt.group)
-            if await self._together(attempt, slots):
+        """Write a group once; if that takes long, see who is in the way."""
+        watch = self._loop.call_later(LOOK_AFTER, self._watch, context=contextvars.Context())
+        began, probe = self._loop.time(), self.options.probe
+        try:
+            slots = in_one_order(slots_of(attempt.group, attempt.counts))
+            if (
+                len(slots) <= MOST_SLOTS
+                and rows_are_distinct(slots)
+                and not self._blocking.is_tried
+            ):
                 if probe is not None:
-                    probe.after_commit(attempt.group)
-                return
-            attempt.undo_fences()
-        await self._one_after_another(attempt)
+                    probe.before_commit(attempt.group)
+                try:
+                    if await self._together(attempt, slots):
+                        if probe is not None:
+                            probe.after_commit(attempt.group)
+                        return
+                except HELD:  # whose row that is, is seen batch by batch
+                    if attempt.is_in_doubt:
+                        raise
+                attempt.undo_fences()
+            await self._one_after_another(attempt, began)
+        finally:
+            watch.cancel()
+
+    def _watch(self) -> None:
+        looking = self._look_who_blocks()
+        self._looking = self._loop.create_task(looking, name="outlast-store-blockers")
+
+    async def _look_who_blocks(self) -> None:
+        if self._writer is not None and self._closed is None:
+            arguments = (self._writer.get_server_pid(), LONGEST)
+            with suppress(StoreError):
+                self._blocking.found(await self._fetch(Query("", BLOCKERS), arguments))
 
     async def _together(self, attempt: Attempt, slots: list[Slot]) -> bool:
         """Everything in one statement, which is its own transaction; False: nothing was written."""
@@ -314,7 +350,7 @@ class PostgresStore(Store):
         try:
             row = await self._writer.fetchrow(sql, *arguments_)
         except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            if not self._is_answer(error):
+            if not self._is_answer(error) or isinstance(error, HELD):
                 raise
             return False
         results = results_from(slots, row[1 + len(guards) :], attempt.group)
@@ -329,21 +365,31 @@ class PostgresStore(Store):
         if sql is None:
             sql = combined_sql([slot.statement for slot in slots], single=single)
             self._combined[key] = sql
-            if len(self._combined) > SHAPES:
+            if len(self._combined) > postgres_session.SHAPES:
                 self._combined.popitem(last=False)
         else:
             self._combined.move_to_end(key)
         return sql
 
-    async def _one_after_another(self, attempt: Attempt) -> None:
+    async def _one_after_another(self, attempt: Attempt, began: float) -> None:
         """Each batch between savepoints, so that it can be undone without its neighbours."""
         db, probe = self._writer, self.options.probe
         verdicts: list[Verdict] = []
         broken: set[Fence] = set()
-        await db.execute("BEGIN")
+        held: dict[Fence, None] = {}
+        most = 0 if attempt.is_in_doubt else TRY_FOR
+        await db.execute(f"BEGIN; SET LOCAL lock_timeout = {most}")
         try:
             for batch in attempt.group:
-                verdict = "behind" if batch.fence in broken else await self._alone(batch)
+                verdict: Verdict
+                if batch.fence in held or len(held) == TRIES:
+                    verdict = "held"
+                elif batch.fence in broken:
+                    verdict = "behind"
+                else:
+                    verdict = await self._alone(batch)
+                    if verdict == "held":
+                        held[batch.fence] = None
                 if isinstance(verdict, Exception) or verdict == "stale":
                     broken.add(batch.fence)
                 verdicts.append(verdict)
@@ -354,6 +400,7 @@ class PostgresStore(Store):
         except asyncpg.PostgresError:
             await db.execute("ROLLBACK")
             raise
+        self._blocking.held((fence.root for fence in held), began, self._loop.time())
         if probe is not None:
             probe.after_commit(attempt.group)
 
@@ -367,10 +414,12 @@ class PostgresStore(Store):
                 verdict = "stale"
             else:
                 verdict = await self._operations(batch)
+        except HELD:
+            verdict = "held"
         except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             if not self._is_answer(error):
                 raise
-            verdict = error if _is_of_a_batch(error) else self._explained(error)
+            verdict = refusal(error) if is_of_a_batch(error) else self._explained(error)
         if isinstance(verdict, tuple):
             fencing.passed(batch.fence, 1)
             await db.execute("RELEASE SAVEPOINT batch")
@@ -400,10 +449,10 @@ class PostgresStore(Store):
         """True when the statement failed, and neither the connection nor a rival is to blame."""
         if isinstance(error, asyncpg.InterfaceError):
             return not self._writer.is_closed()
-        return not isinstance(error, (*_LOST, *_TRY_AGAIN))
+        return not isinstance(error, (*LOST, *TRY_AGAIN))
 
     def _lose_writer(self, error: Exception) -> None:
-        self._unreachable(error)
+        self._unreachable(told(error))
         self._drop_writer()
 
     def _drop_writer(self) -> None:
@@ -415,7 +464,7 @@ class PostgresStore(Store):
 
     async def _fetch(self, query: Query, arguments: Sequence[Any]) -> list[Row]:
         async def once() -> list[Row]:
-            return [tuple(row) for row in await self._readers.fetch(query.postgres, *arguments)]
+            return await postgres_session.read(self._readers, query.postgres, arguments)
 
         return await self._reaching(once)
 
@@ -431,38 +480,32 @@ class PostgresStore(Store):
         delay = FIRST_RETRY
         while True:
             try:
-                return await read()
-            except (*_LOST, TimeoutError) as error:
+                async with asyncio.timeout_at(min(give_up, self._loop.time() + TRY_READ_FOR)):
+                    rows = await read()
+                self._reachable("reads")
+                return rows
+            except (*LOST, TimeoutError) as error:
                 if self._closed is not None:
                     raise StoreClosed(str(self._closed)) from None
+                self._unreachable(told(error), "reads")
                 if self._loop.time() + delay > give_up:
                     raise self._explained(error) from error
             except asyncpg.PostgresError as error:
                 raise self._explained(error) from error
-            await self._pause(delay)
+            await self._rest(delay)
             delay = min(LAST_RETRY, delay * 2)
 
     def _explained(self, error: BaseException) -> StoreError:
-        """What a PostgreSQL error means to the person who runs this."""
-        if isinstance(error, asyncpg.DiskFullError):
-            return StoreFull(f"PostgreSQL has no space left ({error}). Nothing was written.")
-        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-            return StoreReadOnly(
-                f"this PostgreSQL server is read-only ({error}); is it a standby? Point the URL"
-                f" at the primary."
-            )
-        if isinstance(error, asyncpg.InsufficientPrivilegeError):
-            return StoreReadOnly(
-                f"PostgreSQL refuses this user ({error}). It needs CREATE on the database once,"
-                f" and all rights in the schema {self._schema!r}."
-            )
-        return StoreUnavailable(f"PostgreSQL at {without_password(self._dsn)}: {error!r}")
+        return explained(error, self._dsn, self._schema)
 
     # --- the rest --------------------------------------------------------------------------------
 
     @property
     def _in_flight(self) -> int:
         return len(self._writing.group) if self._writing else 0
+
+    def _blocked(self) -> dict[str, Any]:
+        return self._blocking.statistics(self._loop.time())
 
     def _pending(self) -> list[Batch]:
         return (self._writing.group if self._writing else []) + self._queue
@@ -490,11 +533,3 @@ class PostgresStore(Store):
 
 async def _as_it_is(connection: Any) -> None:
     """What a reader gives back needs no reset, which is a round trip: it has only read."""
-
-
-def _is_of_a_batch(error: Exception) -> bool:
-    """True when a batch's own data is to blame: bad values, broken constraints."""
-    if isinstance(error, asyncpg.InsufficientPrivilegeError):
-        return False
-    state = getattr(error, "sqlstate", None)
-    return state is None or state[:2] in ("21", "22", "23", "42", "54")

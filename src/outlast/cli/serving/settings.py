@@ -27,6 +27,7 @@ class Settings:
     insecure: bool = False  # everybody may come in, although there is no auth
     tells_links: bool = True  # that bring the token; False: the command has done so
     watches: bool = False  # a change of a file reloads it: what is broken may wait for that
+    server: str | None = None  # what its workers have in common; None: there is one
 
     def encode(self) -> str:
         """For a worker that is a fresh process."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import select
 import signal
 import socket
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outlast.cli.loading import NoTarget
 from outlast.cli.serving import imports, processes
@@ -27,6 +28,7 @@ from outlast.cli.serving.worker import USAGE, loaded, work
 REMEMBERED = 40  # deaths
 LOCK_MARGIN = 2.0  # seconds beyond its time to drain that another server has to free the store
 LOCK_PAUSE = 0.2  # seconds between two looks at whether it has
+AWAY_PAUSE = 1.0  # seconds between two looks at whether the database has come back
 TRY_AGAIN = 1.0  # seconds after which a process that could not be started is tried again
 LOAD_AFTER = 10.0  # seconds after which a first worker that is not ready holds up nothing more
 LEVELS = {"trace": 0, "debug": 1, "info": 2, "warning": 3, "error": 4, "critical": 5}
@@ -35,6 +37,8 @@ LEVELS = {"trace": 0, "debug": 1, "info": 2, "warning": 3, "error": 4, "critical
 def supervise(settings: Settings, *, preload: bool = False) -> int:
     """Serve until somebody asks to stop. The exit status, of the supervisor or of a forked worker."""
     hangup = hangup_means()
+    if settings.workers > 1:
+        settings = replace(settings, server=secrets.token_hex())
     if settings.store is not None:
         _check(settings, settings.store)
     keep_token()
@@ -96,6 +100,8 @@ class Supervisor:
         self._hangup = hangup
         self._was_ever_ready = False
         self._is_locked_out = False  # that was said
+        self._away_since: float | None = None  # when the database could not be reached first
+        self._away_for: set[str] = set()  # the reasons that were said since
         self._began = self._now()
         self._held: (
             list[str] | None
@@ -236,6 +242,7 @@ class Supervisor:
             place.ready_at = self._now()
             self._was_ever_ready = True
             self._release()
+            self._tell_back()
         place.has_served = place.has_served or processes.SERVED in codes
         return codes
 
@@ -278,6 +285,9 @@ class Supervisor:
         if failure is not None and failure.kind == "locked" and not self._was_ever_ready:
             self._wait_for_lock(place, failure)
             return
+        if failure is not None and failure.kind == "passing":
+            self._wait_for_database(place, pid, failure)
+            return
         wait = wait_after(place.deaths)
         place.start_at = now + wait
         later = f" in {wait:g} s" if wait else ""
@@ -293,6 +303,24 @@ class Supervisor:
             most = self._settings.drain + LOCK_MARGIN
             self._say(f"{failure.text} Waiting up to {most:g} s for it to stop…")
         place.start_at = self._now() + LOCK_PAUSE
+
+    def _wait_for_database(self, place: Place, pid: int, failure: Failure) -> None:
+        """It is looked for often, so that it is served from soon after its return; why, is said once."""
+        place.deaths.clear()
+        place.start_at = self._now() + AWAY_PAUSE
+        if self._away_since is None:
+            self._away_since = self._now()
+        if failure.text not in self._away_for:
+            self._away_for.add(failure.text)
+            often = f"trying again every {AWAY_PAUSE:g} s"
+            self._say(f"worker {pid} could not start: {failure.text}; {often}")
+
+    def _tell_back(self) -> None:
+        if self._away_since is not None:
+            lasted = self._now() - self._away_since
+            self._say(f"the database can be reached again, after {lasted:.1f} s")
+            self._away_since = None
+            self._away_for.clear()
 
     def _goes_on_after(self, failure: Failure) -> bool:
         """Whether the next worker is started now; if not, say why in one line."""

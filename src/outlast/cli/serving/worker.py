@@ -174,6 +174,7 @@ def _server(settings: Settings, application: Any, lifeline: socket.socket | None
     from outlast.server.serving import Server
 
     application.host.admin = True
+    application.host.server = settings.server
     return Server(
         application,
         drain=settings.drain,

@@ -107,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settle_within=given.settle,
             sabotage=given.sabotage,
             poison=given.poison,
+            may_crash_database=not is_url,
         )
         try:
             outcome = asyncio.run(_until_stopped(torture(options, tell)))

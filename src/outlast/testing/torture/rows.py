@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -120,20 +119,32 @@ class PostgresSchema:
         self._lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        import asyncpg
-
-        self._connection = await asyncpg.connect(
-            self._url, server_settings={"search_path": self._schema}
-        )
+        self._connection: Any = None
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._connection.close()
+        if self._connection is not None:
+            self._connection.terminate()
 
     async def fetch(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        import asyncpg
+
         async with self._lock:
-            found: Sequence[Any] = await self._connection.fetch(sql.replace("?", "$1"), *arguments)
-        return [tuple(row) for row in found]
+            for _ in range(TRIES):
+                try:
+                    return await self._fetch(sql.replace("?", "$1"), *arguments)
+                except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                    self._connection = None  # it was restarted, and is back soon
+                    await asyncio.sleep(0.05)
+        raise AssertionError("the database cannot be read")
+
+    async def _fetch(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        import asyncpg
+
+        if self._connection is None:
+            settings = {"search_path": self._schema}
+            self._connection = await asyncpg.connect(self._url, server_settings=settings)
+        return [tuple(row) for row in await self._connection.fetch(sql, *arguments)]
 
 
 def reader(url: str) -> SqliteFile | PostgresSchema:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from outlast.client import CallFailed
+from outlast.testing.torture import database
 from outlast.testing.torture import served_settings as settings
 from outlast.testing.torture.checks import (
     FAILED,
@@ -21,6 +22,7 @@ from outlast.testing.torture.checks import (
     Violation,
     audit,
 )
+from outlast.testing.torture.database import Gateway
 from outlast.testing.torture.driving import TURNS, User, stable
 from outlast.testing.torture.journal import Journal, JournalReader
 from outlast.testing.torture.memory import BY_GROUP, BY_LIMIT, Group, group
@@ -52,18 +54,31 @@ class Options:
     stuck_after: float = 180.0  # seconds without a chunk
     sabotage: str | None = None
     poison: bool = False  # nobody kills the server but a turn that kills its process
+    may_crash_database: bool = False  # it is a server of its own
 
 
 async def torture(options: Options, tell: Tell = lambda outcome: None) -> Outcome:
     """Run it. Whether all is well is in the outcome."""
     with group() as memory:
         async with reader(options.store) as store:
-            return await _Run(options, tell, store, memory).run()
+            if options.store.startswith("sqlite:"):
+                return await _Run(options, tell, store, memory).run()
+            crashes = options.may_crash_database
+            async with Gateway(options.store, may_crash=crashes) as gateway:
+                return await _Run(options, tell, store, memory, gateway).run()
 
 
 class _Run:
-    def __init__(self, options: Options, tell: Tell, store: Fetches, memory: Group | None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        tell: Tell,
+        store: Fetches,
+        memory: Group | None,
+        gateway: Gateway | None = None,
+    ) -> None:
         self._options = options
+        self._gateway = gateway  # to a database with misfortunes of its own
         self._tell = tell
         self._store = store
         by = BY_LIMIT if memory is None else BY_GROUP
@@ -74,9 +89,9 @@ class _Run:
         environment = {settings.JOURNAL: str(served), settings.MEMORY: by}
         if options.sabotage is not None:
             environment[settings.SABOTAGE] = options.sabotage
-        self._serving = Serving(
-            options.folder, options.store, environment=environment, group=memory
-        )
+        url = options.store if gateway is None else gateway.url
+        self._serving = Serving(options.folder, url, environment=environment, group=memory)
+        self._serving.may_miss_store = gateway is not None
         self._journal = Journal(options.folder / "clients.jsonl")
         self._effects_read = JournalReader(served)
         self._effects = Effects()
@@ -150,13 +165,17 @@ class _Run:
 
     async def _kill(self) -> None:
         options = self._options
-        for kill in kills(options.seed, options.kills):
+        more = {} if self._gateway is None else database.KINDS
+        for kill in kills(options.seed, options.kills, more):
             await self._serving.until_worker()
             if not kill.is_early:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._heard.wait(), HEARD_WITHIN)
             await asyncio.sleep(kill.after)
-            self._killed_at = await self._serving.strike(kill.kind)
+            if self._gateway is not None and kill.kind in database.KINDS:
+                self._killed_at = await self._gateway.strike(kill.kind)
+            else:
+                self._killed_at = await self._serving.strike(kill.kind)
             self._heard.clear()
             self._outcome.kills[kill.kind] += 1
             self._journal.write("kill", how=kill.kind, after=round(kill.after, 3))

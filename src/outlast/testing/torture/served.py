@@ -79,7 +79,8 @@ class Chatter(Think):
 
     model = ScriptedModel.answering(answer)
     system_prompt = "Do what the plan says."
-    chat_recovery = ChatRecovery(no_progress_timeout=60)
+    # Half of what it is by default: a machine is busy, and a database away, for a good part of a minute.
+    chat_recovery = ChatRecovery(no_progress_timeout=150)
 
     @tool(effect="once")
     async def once(self, label: str, call: ToolCall) -> str:

@@ -41,14 +41,17 @@ class Kill:
     is_early: bool  # the latter: it may be starting
 
 
-def kills(seed: int, count: int) -> list[Kill]:
-    """How and when: while it starts, soon, or later. The first of each kind come early."""
+def kills(seed: int, count: int, more: Mapping[str, int] | None = None) -> list[Kill]:
+    """How and when: while it starts, soon, or later. The first of each kind come early.
+
+    `more`: other misfortunes than those of the server, with their weights."""
     chance = random.Random(f"{seed} kills")
+    weights = {**KINDS, **(more or {})}
     made = [
         Kill(kind, *_moment(chance))
-        for kind in chance.choices(list(KINDS), weights=list(KINDS.values()), k=count)
+        for kind in chance.choices(list(weights), weights=list(weights.values()), k=count)
     ]
-    kinds = [kind for kind in KINDS if kind != KILL]
+    kinds = [*(more or {}), *(kind for kind in KINDS if kind != KILL)]
     for place, kind in enumerate(kinds, 1):  # also a short run has some of them
         if 2 * place < count:
             made[2 * place] = replace(made[2 * place], kind=kind)
@@ -93,6 +96,7 @@ class Serving:
         self._group = group
         self._process: subprocess.Popen[bytes] | None = None
         self._hit: set[int] = set()  # workers that did not die by themselves
+        self.may_miss_store = False  # one that starts may find its database away
 
     # --- who is there ----------------------------------------------------------------------------
 
@@ -171,6 +175,8 @@ class Serving:
         found = []
         for line in self.log.read_text(errors="replace").splitlines():
             death = _DEATH.search(line)
+            if self.may_miss_store and "could not start: StoreUnavailable" in line:
+                continue
             if death is not None and int(death[1]) not in self._hit:
                 found.append(line)
         return found
