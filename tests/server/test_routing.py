@@ -273,7 +273,7 @@ def hostile(method: str, path: str, headers: list[str], body: str) -> bytes:
     names = {header.partition(":")[0].lower() for header in headers}
     lines = [f"{method} {path} HTTP/1.1", *headers, f"Content-Length: {len(data)}"]
     if "host" not in names:
-        lines.append("Host: x")
+        lines.append("Host: localhost")
     return "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1") + data
 
 
@@ -331,7 +331,7 @@ async def test_no_header_makes_a_handshake_fail(sqlite_url: str, header: str) ->
         headers = ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13",
             "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", header]  # fmt: skip
         if not header.startswith("Host"):
-            headers.append("Host: x")
+            headers.append("Host: localhost")
         text = "\r\n".join(["GET /agents/fixture-agent/a HTTP/1.1", *headers, "", ""])
         answer = await raw_request(server.port, text.encode("latin-1"))
         assert b" 500 " not in answer

@@ -59,11 +59,11 @@ class Deaf:
         loop = asyncio.get_running_loop()
         key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
         head = (
-            f"GET {self.path} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"GET {self.path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         )
         await loop.sock_sendall(self.line, f"{head}{key}\r\n".encode())
         while b"cf_agent_mcp_servers" not in self.data:
-            await self.read()
+            assert await self.read(), self.data
 
     async def read(self, most: int = 1_000_000) -> bool:
         """False at the end."""
@@ -242,7 +242,7 @@ async def test_an_event_stream_that_is_not_read_is_dropped(sqlite_url: str) -> N
         line.connect(("127.0.0.1", server.port))
         body = json.dumps(body_of(user("u1", "Hi"))).encode()
         head = (
-            f"POST /agents/long/l/chat HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"POST /agents/long/l/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         line.sendall(head.encode() + body)
         async with asyncio.timeout(LONG):
@@ -321,7 +321,7 @@ async def test_a_download_that_is_not_read_is_dropped(sqlite_url: str) -> None:
         deaf.setblocking(False)
         loop = asyncio.get_running_loop()
         path = f"{FILLED['path']}/get-messages"
-        await loop.sock_sendall(deaf, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await loop.sock_sendall(deaf, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         await asyncio.sleep(2)
         got = b""
         with suppress(ConnectionError):

@@ -52,14 +52,14 @@ async def answer(connection: Connection) -> tuple[int, str]:
 
 
 def post(path: str, length: int, body: str = "") -> str:
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
     return f"{head}content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
 
 
 async def arrived(server: Any) -> None:
     """Everything that was sent before this has been read: the server has answered what came after it."""
     reader, writer = await opened(
-        server, "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        server, "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     )
     assert b"200 OK" in await reader.read()
     writer.close()
@@ -148,7 +148,7 @@ async def test_headers_that_do_not_arrive_in_time_close_the_connection(
     sqlite_url: str, http: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with headers_within(20, sqlite_url, http, monkeypatch) as server:
-        half = "GET /healthz HTTP/1.1\r\nhost: x\r\n"
+        half = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n"
         handshake = f"{half}upgrade: websocket\r\nconnection: upgrade\r\n"
         silent = await opened(server)
         slow, upgrading = await opened(server, half), await opened(server, handshake)
