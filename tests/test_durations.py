@@ -194,6 +194,7 @@ RESULTS = {  # what users are told, and do not give
     "KeepRecoveringContext(age)",
     "ModelFailed(retry_after)",
     "Schedule(interval)",
+    "StoreStatistics(blocked_for)",
     "StoreStatistics(fsync_average)",
     "StoreStatistics(latency_p50)",
     "StoreStatistics(latency_p99)",
