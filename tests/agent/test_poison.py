@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import Agent, FiberContext, FiberRecovery, FiberRecoveryContext, Host
+from outlast.agent import schedule_rows as sql
+from outlast.agent.schedule_rows import ScheduleRow
 from outlast.host.boot_order import alone_for, delay_before
 from outlast.store.operations import Query
 from recovery.interruptions import tell_nobody
@@ -267,6 +269,33 @@ async def test_schedules_of_the_same_agent_do_not_wait_for_one_that_kills_its_pr
         await host.get(Worker, "a").plan("quick")
         await asyncio.sleep(2)
     assert Worker.begun == [("a quick", 1.0)]
+
+
+async def test_a_callback_that_ended_while_the_rows_were_read_is_no_suspect(store_url: str) -> None:
+    """What was read is older than what has happened since: the next occurrence is not held up."""
+    async with life(store_url, 1) as host:
+        await host.get(Worker, "a").plan_every("poison")
+        await asyncio.sleep(70)
+    async with life(store_url, 2, is_killed=False) as host:
+        await until_begun()
+        async with host.using(host.get(Worker, "a")._address) as agent:
+            schedules = agent._schedules
+            [stale] = [
+                ScheduleRow(*values) for values in await host.store.fetch(sql.OF_AGENT, "Worker/a")
+            ]
+            assert (stale.crashes, stale.claimed_at is None) == (2, False)
+            moved = stale.occurrence, stale.occurrence + 600_000, stale.occurrence + 600_000, 0
+            await agent._commits.commit([(sql.RELEASE, ("Worker/a", stale.id, *moved))])
+            schedules._running.clear()
+            reads = iter([[stale]])
+            due = schedules._due
+
+            async def stale_once() -> list[ScheduleRow]:
+                return next(reads, None) or await due()
+
+            schedules._due = stale_once
+            await schedules.scan_soon()
+            assert schedules._running == set()
 
 
 # --- how long ------------------------------------------------------------------------------------

@@ -58,9 +58,7 @@ class Deaf:
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
         key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-        head = (
-            f"GET {self.path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        )
+        head = f"GET {self.path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         await loop.sock_sendall(self.line, f"{head}{key}\r\n".encode())
         while b"cf_agent_mcp_servers" not in self.data:
             assert await self.read(), self.data
@@ -241,9 +239,7 @@ async def test_an_event_stream_that_is_not_read_is_dropped(sqlite_url: str) -> N
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 20_000)
         line.connect(("127.0.0.1", server.port))
         body = json.dumps(body_of(user("u1", "Hi"))).encode()
-        head = (
-            f"POST /agents/long/l/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
+        head = f"POST /agents/long/l/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         line.sendall(head.encode() + body)
         async with asyncio.timeout(LONG):
             while not server.app.readers.count:

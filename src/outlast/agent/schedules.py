@@ -280,10 +280,7 @@ class Schedules:
                 self._warn_of_many(found)
                 for row in found:
                     if row.crashes >= SUSPECT_FROM and not self._activation.is_continued:
-                        self._running.add(row.id)
-                        self._activation.spawn(
-                            self._execute_alone(row), f"run {row.callback} alone"
-                        )
+                        await self._suspect(row)
                         continue
                     await limit.acquire()
                     if await self._claim(row):
@@ -333,6 +330,12 @@ class Schedules:
         finally:
             self._running.discard(row.id)
             limit.release()
+
+    async def _suspect(self, row: ScheduleRow) -> None:
+        """Run it alone, unless it has moved on since it was read: then it ran here, and has ended."""
+        if await self._fetch_one(rows.BY_ID, row.id) == row and row.id not in self._running:
+            self._running.add(row.id)
+            self._activation.spawn(self._execute_alone(row), f"run {row.callback} alone")
 
     async def _execute_alone(self, row: ScheduleRow) -> None:
         """The same for one that may be what kills its process: after its neighbours, and alone."""
