@@ -137,6 +137,32 @@ async def test_two_suspects_never_begin_together(store_url: str) -> None:
     assert all(later - earlier >= 2 for earlier, later in zip(times, times[1:], strict=False))
 
 
+async def test_a_suspect_that_gets_on_makes_way_for_the_next(store_url: str) -> None:
+    began: list[float] = []
+
+    async def before_turn(self: Any, context: Any) -> None:
+        began.append(asyncio.get_running_loop().time())
+
+    slow = Step.text(chunks=[f"{n} " for n in range(8)], delay=0.5)
+    Talker = talker(ScriptedModel(SILENT, repeat=True))
+    Talker.before_turn = before_turn
+    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
+        tell_nobody(host)
+        for name in ("a", "b", "c"):
+            await host.get(Talker, name).submit_messages("u1", submission_id=name)
+        await asyncio.sleep(1)
+    for life in ("2", "3"):
+        began.clear()
+        Talker.model = ScriptedModel(slow if life == "3" else Step.stalls(), repeat=True)
+        async with hosting(
+            Talker, url=store_url, life=life, shutdown_timeout=0, cause="crashed"
+        ) as host:
+            tell_nobody(host)
+            await asyncio.sleep(0.3 if life == "2" else 20)
+    assert len(began) == 3
+    assert max(began) - min(began) < 2.5, "half a second each, until the first word"
+
+
 # --- the order itself ----------------------------------------------------------------------------
 
 

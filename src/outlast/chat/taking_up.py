@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -123,6 +123,18 @@ def _last_answers(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What was said since the user has spoken."""
     answers = takewhile(lambda message: message.get("role") == "assistant", reversed(path))
     return list(answers)
+
+
+def _leaving(
+    leave: Callable[[], None], continued: Callable[[], Operation]
+) -> Callable[[], Operation]:
+    """A suspect whose answer continues is not what kills the process: others may begin."""
+
+    def on_continued() -> Operation:
+        leave()
+        return continued()
+
+    return on_continued
 
 
 class TakingUp:
@@ -438,7 +450,9 @@ class TakingUp:
         if suspect is None:
             await self._turns.answer(turn, path)
             return
-        async with self._activation.boot_order.alone():
+        async with self._activation.boot_order.alone() as leave:
+            if turn.on_continued is not None:
+                turn.on_continued = _leaving(leave, turn.on_continued)
             begun = replace(suspect, begun_at=self._activation.clock.now())
             await self._commits.commit([self._incidents.record(turn.request_id, begun)])
             await self._turns.answer(turn, path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 
@@ -73,8 +73,11 @@ class BootOrder:
         self._admit()
 
     @asynccontextmanager
-    async def alone(self, window: float = ALONE_FOR) -> AsyncIterator[None]:
-        """For a suspect: no agent starts beside it for `ALONE_FOR`, no other suspect for `window`."""
+    async def alone(self, window: float = ALONE_FOR) -> AsyncIterator[Callable[[], None]]:
+        """For a suspect: no agent starts beside it for `ALONE_FOR`, no other suspect for `window`.
+
+        What is given ends that sooner: it has made progress.
+        """
         place, loop = object(), asyncio.get_running_loop()
         await self._suspects.acquire()
         is_held = True
@@ -85,6 +88,10 @@ class BootOrder:
                 is_held = False
                 self._suspects.release()
 
+        def leave() -> None:
+            self.leave(place)
+            free()
+
         try:
             await self.enter(place)
             timers = [
@@ -92,7 +99,7 @@ class BootOrder:
                 loop.call_later(window, free, context=Context()),
             ]
             try:
-                yield
+                yield leave
             finally:
                 for timer in timers:
                     timer.cancel()
