@@ -19,10 +19,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from outlast import Agent, FiberContext, Host
-from outlast.agent.storage import INLINE_BYTES
+from outlast.agent.state.storage import INLINE_BYTES
 from outlast.core import json
-from outlast.host.alarms import alarm
-from outlast.store import sqlite as engine
+from outlast.host.wakeups.alarms import alarm
+from outlast.store.sqlite import engine
 from outlast.store.url import open_store
 from outlast.testing import CountingIds, VirtualClock, VirtualLoop
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlast import Host
-from outlast.chat.history import CONTINUE
-from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.context.history import CONTINUE
+from outlast.chat.inbox.sql import EntryRow
 from outlast.store.operations import Query
 
 _ENTRIES = Query.same(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from outlast import Agent, FiberContext, Host
 from outlast.host.address import Address, escaped
-from outlast.host.alarms import alarm
+from outlast.host.wakeups.alarms import alarm
 from outlast.store.operations import BulkStatement, Query
 from support import forever
 

@@ -25,13 +25,13 @@ from outlast import (
     TurnConfig,
     tool,
 )
-from outlast.chat import budget
-from outlast.chat.model_settings import model_settings
-from outlast.chat.overlap import policy_of
-from outlast.chat.tools import spec_of
+from outlast.chat.inbox.concurrency import policy_of
+from outlast.chat.model.settings import model_settings
+from outlast.chat.recovery import budget
+from outlast.chat.tools.declare import spec_of
 from outlast.core.clock import FOREVER, seconds
 from outlast.server import Limits
-from outlast.server.unread import Unread
+from outlast.server.socket.unread import Unread
 from outlast.testing import ScriptedModel, Step, Worker
 from public_surface import parameters
 from support import forever, hosting

@@ -8,7 +8,7 @@ import re
 from typing import Any, Literal, get_args, get_origin
 
 import outlast
-from outlast.host.stub import Stub
+from outlast.host.life.stub import Stub
 from public_surface import Parameter, mentioned, parameters, public
 
 
@@ -63,7 +63,7 @@ def types_in(thing: Any) -> list[Any]:
 
 
 def test_a_type_that_is_not_public_would_be_noticed() -> None:
-    hidden = Parameter("Host.get", "stub", "Stub", "outlast.host.host")
+    hidden = Parameter("Host.get", "stub", "Stub", "outlast.host.life.host")
     alias = Parameter("Think.chat", "executor", "Executor", "outlast.chat.think")
     assert [types_in(thing) for _, thing in mentioned(hidden)] == [[Stub]]
     assert [types_in(thing) for _, thing in mentioned(alias)] == [[outlast.ToolCall]]

@@ -6,23 +6,56 @@ if TYPE_CHECKING:
     __version__: str
 
     from outlast.agent.agent import Agent
-    from outlast.agent.backoff import FiberRecovery
-    from outlast.agent.fiber import FiberContext, FiberHandle
+    from outlast.agent.fibers.backoff import FiberRecovery
+    from outlast.agent.fibers.fiber import FiberContext, FiberHandle
+    from outlast.agent.fibers.managed import FiberInspection, FiberStatus
+    from outlast.agent.fibers.recovery import FiberRecoveryContext, FiberResolution
     from outlast.agent.keepalive import Lease
-    from outlast.agent.managed import FiberInspection, FiberStatus
-    from outlast.agent.recovery import FiberRecoveryContext, FiberResolution
     from outlast.agent.rpc import Final, rpc
-    from outlast.agent.schedules import Schedule
-    from outlast.agent.storage import Storage
-    from outlast.agent.subagents import SubAgent
-    from outlast.agent.timetable import Retry, ScheduleKind
-    from outlast.chat.abort import (
-        Abort,
-    )
-    from outlast.chat.asking import (
+    from outlast.agent.schedules.schedules import Schedule
+    from outlast.agent.schedules.timetable import Retry, ScheduleKind
+    from outlast.agent.state.storage import Storage
+    from outlast.agent.subagents.subagents import SubAgent
+    from outlast.chat.admission import (
         StreamCallback,
     )
-    from outlast.chat.config import (
+    from outlast.chat.context.compaction import (
+        ContextOverflow,
+        ProactiveCompaction,
+        summarise,
+    )
+    from outlast.chat.context.hydration import (
+        HydrationContext,
+    )
+    from outlast.chat.context.session import (
+        Session,
+    )
+    from outlast.chat.message.results import (
+        Message,
+        Submission,
+        SubmissionStatus,
+        TurnResult,
+        TurnStatus,
+    )
+    from outlast.chat.model.errors import Kind as ModelFailureKind
+    from outlast.chat.model.errors import (
+        ModelFailed,
+        default_context_overflow_classifier,
+    )
+    from outlast.chat.model.output import OutputInvalid
+    from outlast.chat.recovery.operators import (
+        RecoveryIncident,
+    )
+    from outlast.chat.think import (
+        Think,
+    )
+    from outlast.chat.tools.declare import Effect as ToolEffect
+    from outlast.chat.tools.declare import (
+        NotDone,
+        ToolCall,
+        tool,
+    )
+    from outlast.chat.types.config import (
         Debounce,
         StopCondition,
         TurnConfig,
@@ -30,8 +63,7 @@ if TYPE_CHECKING:
         has_tool_call,
         step_count_is,
     )
-    from outlast.chat.data_parts import DataWriter
-    from outlast.chat.hooks import (
+    from outlast.chat.types.contexts import (
         Allow,
         Block,
         ChatErrorClassification,
@@ -49,26 +81,10 @@ if TYPE_CHECKING:
         ToolCallResultContext,
         ToolResult,
     )
-    from outlast.chat.hydration import (
-        HydrationContext,
-    )
-    from outlast.chat.model_ask import ModelAsk
-    from outlast.chat.model_errors import Kind as ModelFailureKind
-    from outlast.chat.model_errors import (
-        ModelFailed,
-        default_context_overflow_classifier,
-    )
-    from outlast.chat.operating import (
-        RecoveryIncident,
-    )
-    from outlast.chat.output import OutputInvalid
-    from outlast.chat.overflow import (
-        ContextOverflow,
-        ProactiveCompaction,
-        summarise,
-    )
-    from outlast.chat.recovery import Cause as InterruptionCause
-    from outlast.chat.recovery import (
+    from outlast.chat.types.data_parts import DataWriter
+    from outlast.chat.types.model_ask import ModelAsk
+    from outlast.chat.types.recovery import Cause as InterruptionCause
+    from outlast.chat.types.recovery import (
         ChatRecovery,
         ChatRecoveryContext,
         ChatRecoveryOptions,
@@ -81,25 +97,9 @@ if TYPE_CHECKING:
         RecoveryKind,
         RecoveryWriter,
     )
-    from outlast.chat.recovery import Reason as ExhaustedReason
-    from outlast.chat.results import (
-        Message,
-        Submission,
-        SubmissionStatus,
-        TurnResult,
-        TurnStatus,
-    )
-    from outlast.chat.session import (
-        Session,
-    )
-    from outlast.chat.think import (
-        Think,
-    )
-    from outlast.chat.tools import Effect as ToolEffect
-    from outlast.chat.tools import (
-        NotDone,
-        ToolCall,
-        tool,
+    from outlast.chat.types.recovery import Reason as ExhaustedReason
+    from outlast.core.abort import (
+        Abort,
     )
     from outlast.core.clock import Clock
     from outlast.core.errors import (
@@ -141,56 +141,95 @@ if TYPE_CHECKING:
     from outlast.core.events import Severity as EventSeverity
     from outlast.core.ids import Ids
     from outlast.host.address import Address
-    from outlast.host.host import Host, HostStatistics
+    from outlast.host.life.host import Host, HostStatistics
     from outlast.server import App, Auth
     from outlast.store.base import Store
     from outlast.store.operations import StoreStatistics
 
 # Everything is loaded with the first use of its name: a command that needs none of it starts at once.
 # What has a longer name out here than at home is given as `module:name`.
-_PLAIN = {
+_HOMES = {
+    "Abort": "core.abort",
     "ActivationFailed": "core.errors",
     "Address": "host.address",
     "Agent": "agent.agent",
     "AgentAborted": "core.errors",
     "AgentDestroyed": "core.errors",
+    "Allow": "chat.types.contexts",
     "App": "server",
     "Auth": "server",
+    "Block": "chat.types.contexts",
+    "ChatErrorClassification": "chat.types.contexts",
+    "ChatErrorContext": "chat.types.contexts",
+    "ChatErrorStage": "chat.types.contexts",
+    "ChatRecovery": "chat.types.recovery",
+    "ChatRecoveryContext": "chat.types.recovery",
+    "ChatRecoveryOptions": "chat.types.recovery",
+    "ChatResponseResult": "chat.types.contexts",
+    "ChunkContext": "chat.types.contexts",
     "Clock": "core.clock",
     "CommitFailed": "core.errors",
     "CommitRefused": "core.errors",
+    "ContextOverflow": "chat.context.compaction",
+    "ContinuationStyle": "chat.types.recovery",
     "CorruptValue": "core.errors",
+    "DataWriter": "chat.types.data_parts",
+    "Debounce": "chat.types.config",
     "Event": "core.events",
     "EventSeverity": "core.events:Severity",
     "Events": "core.events",
+    "ExhaustedReason": "chat.types.recovery:Reason",
     "FiberCancelled": "core.errors",
     "FiberConflict": "core.errors",
-    "FiberContext": "agent.fiber",
-    "FiberHandle": "agent.fiber",
-    "FiberInspection": "agent.managed",
+    "FiberContext": "agent.fibers.fiber",
+    "FiberHandle": "agent.fibers.fiber",
+    "FiberInspection": "agent.fibers.managed",
     "FiberInterrupted": "core.errors",
-    "FiberRecovery": "agent.backoff",
-    "FiberRecoveryContext": "agent.recovery",
-    "FiberResolution": "agent.recovery",
-    "FiberStatus": "agent.managed",
+    "FiberRecovery": "agent.fibers.backoff",
+    "FiberRecoveryContext": "agent.fibers.recovery",
+    "FiberResolution": "agent.fibers.recovery",
+    "FiberStatus": "agent.fibers.managed",
     "Final": "agent.rpc",
-    "Host": "host.host",
-    "HostStatistics": "host.host",
+    "Host": "host.life.host",
+    "HostStatistics": "host.life.host",
     "HostStopped": "core.errors",
+    "HydrationContext": "chat.context.hydration",
     "Ids": "core.ids",
     "InsideTurn": "core.errors",
+    "InterruptionCause": "chat.types.recovery:Cause",
     "InvalidName": "core.errors",
+    "KeepRecoveringContext": "chat.types.recovery",
     "Lease": "agent.keepalive",
+    "Message": "chat.message.results",
+    "ModelAsk": "chat.types.model_ask",
+    "ModelFailed": "chat.model.errors",
+    "ModelFailureKind": "chat.model.errors:Kind",
+    "NotDone": "chat.tools.declare",
     "NotInFiber": "core.errors",
     "OutlastError": "core.errors",
+    "OutputInvalid": "chat.model.output",
     "OwnershipLost": "core.errors",
+    "PendingToolCall": "chat.types.recovery",
+    "PrepareStepContext": "chat.types.contexts",
+    "ProactiveCompaction": "chat.context.compaction",
     "PublicError": "core.errors",
-    "Retry": "agent.timetable",
+    "RecoveryBootEvent": "chat.types.recovery",
+    "RecoveryBootResult": "chat.types.recovery",
+    "RecoveryExhaustedContext": "chat.types.recovery",
+    "RecoveryIncident": "chat.recovery.operators",
+    "RecoveryKind": "chat.types.recovery",
+    "RecoveryWriter": "chat.types.recovery",
+    "Retry": "agent.schedules.timetable",
     "RpcError": "core.errors",
     "RpcRefused": "core.errors",
-    "Schedule": "agent.schedules",
-    "ScheduleKind": "agent.timetable",
-    "Storage": "agent.storage",
+    "Schedule": "agent.schedules.schedules",
+    "ScheduleKind": "agent.schedules.timetable",
+    "Session": "chat.context.session",
+    "Step": "chat.types.contexts",
+    "StepConfig": "chat.types.contexts",
+    "StepContext": "chat.types.contexts",
+    "StopCondition": "chat.types.config",
+    "Storage": "agent.state.storage",
     "Store": "store.base",
     "StoreClosed": "core.errors",
     "StoreCorrupt": "core.errors",
@@ -203,74 +242,33 @@ _PLAIN = {
     "StoreTooNew": "core.errors",
     "StoreURLError": "core.errors",
     "StoreUnavailable": "core.errors",
-    "SubAgent": "agent.subagents",
+    "StreamCallback": "chat.admission",
+    "SubAgent": "agent.subagents.subagents",
+    "Submission": "chat.message.results",
     "SubmissionConflict": "core.errors",
+    "SubmissionStatus": "chat.message.results",
+    "Substitute": "chat.types.contexts",
+    "Think": "chat.think",
+    "ToolCall": "chat.tools.declare",
+    "ToolCallContext": "chat.types.contexts",
+    "ToolCallDecision": "chat.types.contexts",
+    "ToolCallResultContext": "chat.types.contexts",
+    "ToolEffect": "chat.tools.declare:Effect",
     "ToolError": "core.errors",
+    "ToolResult": "chat.types.contexts",
+    "TurnConfig": "chat.types.config",
+    "TurnContext": "chat.types.config",
     "TurnFailed": "core.errors",
+    "TurnResult": "chat.message.results",
+    "TurnStatus": "chat.message.results",
     "UnknownAgent": "core.errors",
     "ValueTooLarge": "core.errors",
+    "default_context_overflow_classifier": "chat.model.errors",
+    "has_tool_call": "chat.types.config",
     "rpc": "agent.rpc",
-}
-_CHAT = {
-    "Abort": "abort",
-    "Allow": "hooks",
-    "Block": "hooks",
-    "ChatErrorClassification": "hooks",
-    "ChatErrorContext": "hooks",
-    "ChatErrorStage": "hooks",
-    "ChatRecovery": "recovery",
-    "ChatRecoveryContext": "recovery",
-    "ChatRecoveryOptions": "recovery",
-    "ChatResponseResult": "hooks",
-    "ChunkContext": "hooks",
-    "ContextOverflow": "overflow",
-    "ContinuationStyle": "recovery",
-    "DataWriter": "data_parts",
-    "Debounce": "config",
-    "ExhaustedReason": "recovery:Reason",
-    "HydrationContext": "hydration",
-    "InterruptionCause": "recovery:Cause",
-    "KeepRecoveringContext": "recovery",
-    "Message": "results",
-    "ModelAsk": "model_ask",
-    "ModelFailed": "model_errors",
-    "ModelFailureKind": "model_errors:Kind",
-    "NotDone": "tools",
-    "OutputInvalid": "output",
-    "PendingToolCall": "recovery",
-    "PrepareStepContext": "hooks",
-    "ProactiveCompaction": "overflow",
-    "RecoveryBootEvent": "recovery",
-    "RecoveryBootResult": "recovery",
-    "RecoveryExhaustedContext": "recovery",
-    "RecoveryIncident": "operating",
-    "RecoveryKind": "recovery",
-    "RecoveryWriter": "recovery",
-    "Session": "session",
-    "Step": "hooks",
-    "StepConfig": "hooks",
-    "StepContext": "hooks",
-    "StopCondition": "config",
-    "StreamCallback": "asking",
-    "Submission": "results",
-    "SubmissionStatus": "results",
-    "Substitute": "hooks",
-    "Think": "think",
-    "ToolCall": "tools",
-    "ToolCallContext": "hooks",
-    "ToolCallDecision": "hooks",
-    "ToolCallResultContext": "hooks",
-    "ToolEffect": "tools:Effect",
-    "ToolResult": "hooks",
-    "TurnConfig": "config",
-    "TurnContext": "config",
-    "TurnResult": "results",
-    "TurnStatus": "results",
-    "default_context_overflow_classifier": "model_errors",
-    "has_tool_call": "config",
-    "step_count_is": "config",
-    "summarise": "overflow",
-    "tool": "tools",
+    "step_count_is": "chat.types.config",
+    "summarise": "chat.context.compaction",
+    "tool": "chat.tools.declare",
 }
 
 
@@ -283,11 +281,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("outlast")
-    module = _PLAIN.get(name)
+    module = _HOMES.get(name)
     if module is None:
-        if name not in _CHAT:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = f"chat.{_CHAT[name]}"
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
     home, _, original = module.partition(":")

@@ -11,7 +11,7 @@ import pytest
 from outlast import Agent, FiberContext, FiberRecovery, Host, Schedule
 from outlast.core.clock import to_datetime
 from outlast.core.errors import StoreUnavailable
-from outlast.host.sleepers import TOLERANCE, ClockWatch
+from outlast.host.wakeups.sleepers import TOLERANCE, ClockWatch
 from outlast.store.operations import Query
 from outlast.testing import VirtualClock
 from outlast.testing.virtual import START

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlast.agent.occurrences import (
+from outlast.agent.schedules.occurrences import (
     MOST_SPANS,
     Following,
     Past,
@@ -18,8 +18,8 @@ from outlast.agent.occurrences import (
     brought_nearer,
     put_off,
 )
-from outlast.agent.schedule_rows import ScheduleRow
-from outlast.agent.timetable import next_cron
+from outlast.agent.schedules.sql import ScheduleRow
+from outlast.agent.schedules.timetable import next_cron
 from outlast.core import json
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import Agent, FiberCancelled, FiberContext, Host, NotInFiber
-from outlast.agent.fiber_rows import BY_ID
+from outlast.agent.fibers.sql import BY_ID
 from outlast.store.operations import Query
 from support import alarm_rows, fiber_rows, forever, hosting
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import Agent, FiberContext, FiberRecovery, FiberRecoveryContext, Host
-from outlast.agent import schedule_rows as sql
-from outlast.agent.schedule_rows import ScheduleRow
-from outlast.host.boot_order import alone_for, delay_before
+from outlast.agent.schedules import sql
+from outlast.agent.schedules.sql import ScheduleRow
+from outlast.host.wakeups.boot_order import alone_for, delay_before
 from outlast.store.operations import Query
 from recovery.interruptions import tell_nobody
 from support import fiber_rows, forever, hosting, listen

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from outlast import Agent, FiberContext, FiberRecovery, FiberRecoveryContext, NotInFiber
-from outlast.agent.backoff import turn_of
-from outlast.agent.fiber_rows import FiberRow
+from outlast.agent.fibers.backoff import turn_of
+from outlast.agent.fibers.sql import FiberRow
 from outlast.host.address import Address
 from support import alarm_rows, fiber_rows, forever, hosting, listen, raw
 

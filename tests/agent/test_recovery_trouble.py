@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import Agent, FiberContext, FiberRecoveryContext, FiberResolution
-from outlast.agent import fiber_rows as sql
+from outlast.agent.fibers import sql
 from outlast.core.errors import StoreUnavailable
 from support import alarm_rows, fiber_rows, forever, hosting
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outlast import Agent, Host
-from outlast.agent import schedule_rows
+from outlast.agent.schedules import sql as schedule_rows
 from support import forever, hosting
 
 pytestmark = pytest.mark.virtual_time

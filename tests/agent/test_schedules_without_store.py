@@ -11,9 +11,9 @@ import pytest
 
 from outlast import Agent, Host
 from outlast.core.errors import StoreUnavailable
-from outlast.host import alarms
-from outlast.store import postgres
+from outlast.host.wakeups import alarms
 from outlast.store.operations import Query
+from outlast.store.postgres import engine as postgres
 from store.proxy import proxied
 from store.rows import other_connection
 from support import alarm_rows, hosting

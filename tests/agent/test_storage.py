@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast import Agent, Host
-from outlast.agent.storage import end_of
+from outlast.agent.state.storage import end_of
 from outlast.core.errors import CorruptValue, ValueTooLarge
 from support import hosting, raw
 

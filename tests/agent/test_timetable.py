@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outlast.agent.timetable import Retry, Timing, interval_timing, next_cron, timing_of
+from outlast.agent.schedules.timetable import Retry, Timing, interval_timing, next_cron, timing_of
 from outlast.core.clock import to_datetime
 
 NOW = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)

@@ -17,7 +17,7 @@ import pydantic
 import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field
 
-from outlast.agent import typed
+from outlast.agent.state import typed
 from outlast.core import json
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from conformance.fixture_agent import FixtureAgent, FixtureModel
 from outlast import App, rpc, tool
 from outlast.demo import agent
 from outlast.demo.settings import DemoSettings
-from outlast.server.pages import Page, Suggestion
+from outlast.server.pages.pages import Page, Suggestion
 from outlast.testing import ScriptedModel, Step
 
 HOSTILE = (

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from browser.conftest import Tabs
 from browser.seen import answer, answers, say, until_idle, until_words, words
 from browser.served import Server
-from outlast.chat.reducer import MessageBuilder
+from outlast.chat.message.reducer import MessageBuilder
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -20,10 +20,10 @@ from interacting import (
 from pydantic_ai.messages import ModelRequest, ToolReturnPart
 
 from outlast import Allow, Think, ToolCall, tool
-from outlast.chat.events import ToolApproval
-from outlast.chat.history import DENIED
-from outlast.chat.reducer import MessageBuilder
-from outlast.chat.repair import WENT_ON
+from outlast.chat.context.history import DENIED
+from outlast.chat.message.reducer import MessageBuilder
+from outlast.chat.message.repair import WENT_ON
+from outlast.chat.types.events import ToolApproval
 from outlast.testing import ScriptedModel, Step
 from support import hosting, listen
 

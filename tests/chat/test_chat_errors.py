@@ -12,7 +12,7 @@ from conversation import agent_of, answering, failing, inbox, leftovers, reasons
 from pydantic_ai.toolsets import FunctionToolset
 
 from outlast import ContextOverflow, StepConfig, Think, TurnConfig
-from outlast.chat.events import ChatRequestFailed
+from outlast.chat.types.events import ChatRequestFailed
 from outlast.testing import Step
 from support import hosting, listen
 

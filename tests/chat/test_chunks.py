@@ -22,8 +22,8 @@ from pydantic_ai.messages import (
 from pydantic_ai.usage import RequestUsage
 
 from chat.model_streams import SCRIPTS, events
-from outlast.chat.chunks import Encoder
-from outlast.chat.growing import BROKEN_OFF, MALFORMED
+from outlast.chat.message.encoder import Encoder
+from outlast.chat.message.open_parts import BROKEN_OFF, MALFORMED
 
 
 def chunks_of(script: list[Any], step: int = 1, **options: Any) -> list[dict[str, Any]]:
@@ -229,8 +229,9 @@ def test_an_output_becomes_the_json_that_comes_nearest_or_a_type_error() -> None
 
 
 def test_the_codec_does_not_load_pydantic_ai() -> None:
-    modules = (
-        "outlast.chat.chunks, outlast.chat.reducer, outlast.chat.messages, outlast.chat.history"
+    modules = ", ".join(
+        f"outlast.chat.{name}"
+        for name in ("message.encoder", "message.reducer", "message.incoming", "context.history")
     )
     check = f"import sys, {modules}; sys.exit('pydantic_ai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

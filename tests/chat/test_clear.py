@@ -19,7 +19,7 @@ from conversation import (
 )
 
 from outlast import Debounce, Think, TurnConfig, tool
-from outlast.chat.inbox import Request
+from outlast.chat.inbox.inbox import Request
 from outlast.testing import ScriptedModel, Step
 from support import hosting
 

@@ -31,7 +31,7 @@ from interacting import (
 from pydantic_ai.toolsets import FunctionToolset
 
 from outlast import Think, TurnContext, tool
-from outlast.chat.events import ToolAnswered
+from outlast.chat.types.events import ToolAnswered
 from outlast.host.events import AgentEvicted
 from outlast.testing import ScriptedModel, Step
 from support import hosting, listen

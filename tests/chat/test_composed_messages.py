@@ -20,7 +20,7 @@ from conversation import (
 )
 
 from outlast import InsideTurn
-from outlast.chat.turns import LOST_FUNCTION
+from outlast.chat.run.runner import LOST_FUNCTION
 from outlast.core.errors import HostStopped
 from outlast.testing import ScriptedModel, Step
 from support import hosting

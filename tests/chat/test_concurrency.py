@@ -18,8 +18,8 @@ from conversation import (
 )
 
 from outlast import Debounce, Host
-from outlast.chat.inbox import Request
-from outlast.chat.overlap import policy_of
+from outlast.chat.inbox.concurrency import policy_of
+from outlast.chat.inbox.inbox import Request
 from outlast.testing import Step
 from support import hosting
 

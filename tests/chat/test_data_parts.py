@@ -227,7 +227,7 @@ async def test_outside_of_a_turn_they_are_refused(sqlite_url: str) -> None:
 
 async def test_an_answer_that_was_whole_stays_so_with_a_part_behind_it(store_url: str) -> None:
     """Behind the last step, as `on_step_finish` writes it: after a crash nobody asks the model for more."""
-    from outlast.chat.partial import folded
+    from outlast.chat.message.partial import folded
 
     chunks = [
         {"type": "start", "messageId": "m"},

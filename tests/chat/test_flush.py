@@ -12,10 +12,10 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from chat_rows import check_answers, stored
 from outlast import Host
-from outlast.chat import stream as streams
-from outlast.chat import stream_rows
-from outlast.chat.results import TurnEnd
-from outlast.chat.stream import Stream
+from outlast.chat.message.results import TurnEnd
+from outlast.chat.stream import sql as stream_rows
+from outlast.chat.stream import stream as streams
+from outlast.chat.stream.stream import Stream
 from outlast.store.operations import Operation
 from outlast.testing import ScriptedModel, Step
 from support import hosting

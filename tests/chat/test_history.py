@@ -30,8 +30,7 @@ from pydantic_ai.messages import (
 
 from chat.model_streams import SCRIPTS, call, comparable, events
 from chat.test_reducer import JSON, built
-from outlast.chat.chunks import Encoder
-from outlast.chat.history import (
+from outlast.chat.context.history import (
     BEGINNING,
     CONTINUE,
     DENIED,
@@ -43,8 +42,9 @@ from outlast.chat.history import (
     tool_return,
     with_continuation,
 )
-from outlast.chat.reducer import cleaned
-from outlast.chat.shortening import shortened, shortened_value
+from outlast.chat.context.shorten import shortened, shortened_value
+from outlast.chat.message.encoder import Encoder
+from outlast.chat.message.reducer import cleaned
 
 ORIGIN = {"model_name": "m", "provider_name": "p", "provider_response_id": "resp_1"}
 

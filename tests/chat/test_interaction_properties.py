@@ -34,9 +34,9 @@ from chat_rows import (
     stored,
 )
 from outlast import Host, Think, ToolCall, tool
-from outlast.chat.history import CONTINUE
-from outlast.chat.interactions import AUTO
-from outlast.chat.repair import open_calls
+from outlast.chat.context.history import CONTINUE
+from outlast.chat.message.repair import open_calls
+from outlast.chat.tools.pending import AUTO
 from outlast.core.errors import OutlastError
 from outlast.testing import Death, ScriptedModel, Step
 from outlast.testing.death import Life

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outlast.chat.messages import sanitised, to_messages
+from outlast.chat.message.incoming import sanitised, to_messages
 
 
 class Counted:

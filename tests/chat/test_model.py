@@ -27,10 +27,9 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.wrapper import WrapperModel
 
-from outlast.chat.abort import Abort
-from outlast.chat.history import CONTINUE
-from outlast.chat.model import ModelStream, open_stream, resolve
-from outlast.chat.model_errors import (
+from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.client import ModelStream, open_stream, resolve
+from outlast.chat.model.errors import (
     LARGEST_DELAY,
     LARGEST_RETRY_AFTER,
     ModelFailed,
@@ -42,8 +41,9 @@ from outlast.chat.model_errors import (
     retry_delay,
     should_retry,
 )
-from outlast.chat.model_request import request_messages, request_settings
-from outlast.chat.model_settings import model_settings
+from outlast.chat.model.request import request_messages, request_settings
+from outlast.chat.model.settings import model_settings
+from outlast.core.abort import Abort
 from outlast.testing import ScriptedModel, Step
 
 pytestmark = pytest.mark.virtual_time
@@ -471,8 +471,8 @@ def test_a_missing_package_is_named() -> None:
     said = run(
         "import sys\n"
         "sys.modules |= dict.fromkeys(['anthropic', 'openai', 'google.genai', 'groq'])\n"
-        "from outlast.chat.model import resolve\n"
-        "from outlast.chat.model_errors import ModelNotConfigured\n"
+        "from outlast.chat.model.client import resolve\n"
+        "from outlast.chat.model.errors import ModelNotConfigured\n"
         f"for name in {names!r}:\n"
         "    try: resolve(name)\n"
         "    except ModelNotConfigured as error: print(error)"
@@ -488,5 +488,5 @@ def test_a_missing_package_is_named() -> None:
 
 
 def test_importing_the_facade_or_the_test_kit_does_not_load_pydantic_ai() -> None:
-    for module in ("outlast.chat.model", "outlast.testing"):
+    for module in ("outlast.chat.model.client", "outlast.testing"):
         assert run(f"import sys, {module}; print('pydantic_ai' in sys.modules)") == "False"

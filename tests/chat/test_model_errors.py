@@ -9,7 +9,7 @@ from pydantic_ai import exceptions as theirs
 
 from chat.test_model_providers import DIALECTS, Dialect, ask, serving
 from outlast import OutlastError
-from outlast.chat.model_errors import (
+from outlast.chat.model.errors import (
     Kind,
     ModelFailed,
     ModelNotConfigured,
@@ -18,8 +18,8 @@ from outlast.chat.model_errors import (
     default_context_overflow_classifier,
     shown_to_users,
 )
-from outlast.chat.output import OutputInvalid
-from outlast.chat.taking_up import TurnInterrupted
+from outlast.chat.model.output import OutputInvalid
+from outlast.chat.recovery.resume import TurnInterrupted
 from outlast.core.errors import StoreUnavailable
 
 SECRET = "key sk-123 of org-7 at https://internal:8443"

@@ -11,9 +11,9 @@ from pydantic_ai.messages import ModelRequest
 
 from chat.test_history import user
 from chat.test_model_providers import HELLO, Anthropic, Dialect, ask, every_dialect, serving
-from outlast.chat.history import to_model_messages
-from outlast.chat.model_errors import ModelFailed
-from outlast.chat.model_files import with_readable_files, without_links
+from outlast.chat.context.history import to_model_messages
+from outlast.chat.model.errors import ModelFailed
+from outlast.chat.model.files import with_readable_files, without_links
 from outlast.testing import ScriptedModel, Step
 from providers.gemini import Gemini
 from providers.openai_chat import OpenAIChat

@@ -35,8 +35,8 @@ from chat.test_model_providers import (
     serving,
     texts,
 )
-from outlast.chat.model_answer import AnswersByCall
-from outlast.chat.output import ANSWER, OutputInvalid, OutputType, output_mode
+from outlast.chat.model.answer import AnswersByCall
+from outlast.chat.model.output import ANSWER, OutputInvalid, OutputType, output_mode
 from outlast.testing import ScriptedModel
 from providers.gemini import Gemini
 from providers.server import stream

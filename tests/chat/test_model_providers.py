@@ -27,17 +27,17 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
 from loops import skip
-from outlast.chat.abort import Abort
-from outlast.chat.history import CONTINUE
-from outlast.chat.model import ModelStream, open_stream
-from outlast.chat.model_errors import (
+from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.client import ModelStream, open_stream
+from outlast.chat.model.errors import (
     PASSING,
     ModelFailed,
     ModelStalled,
     ModelStreamTruncated,
     kind_of,
 )
-from outlast.chat.model_settings import model_settings
+from outlast.chat.model.settings import model_settings
+from outlast.core.abort import Abort
 from providers.anthropic_messages import Anthropic
 from providers.dialect import Answer, Call, Dialect
 from providers.gemini import Gemini

@@ -23,8 +23,8 @@ from pydantic_ai.tools import ToolDefinition
 
 from chat.test_history import assistant, tool, user
 from chat.test_model_providers import HELLO, WEATHER, Dialect, ask, every_dialect, serving
-from outlast.chat.history import BEGINNING, CONTINUE, WORDLESS, to_model_messages
-from outlast.chat.model_request import (
+from outlast.chat.context.history import BEGINNING, CONTINUE, WORDLESS, to_model_messages
+from outlast.chat.model.request import (
     request_messages,
     request_parameters,
     request_settings,
@@ -257,7 +257,7 @@ def test_a_tool_choice_that_names_no_tool_is_refused() -> None:
 
 @every_dialect
 async def test_a_tool_can_be_chosen_by_its_name(dialect: Dialect) -> None:
-    from outlast.chat.model_settings import model_settings
+    from outlast.chat.model.settings import model_settings
 
     more = ToolDefinition(name="time", parameters_json_schema={"type": "object", "properties": {}})
     tools = ModelRequestParameters(function_tools=[*WEATHER.function_tools, more])

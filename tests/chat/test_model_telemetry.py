@@ -15,10 +15,10 @@ from opentelemetry.trace import StatusCode
 from pydantic_ai.models.instrumented import InstrumentationSettings
 
 from chat.test_model_providers import HELLO, HI, WEATHER, Dialect, ask, every_dialect, serving
-from outlast.chat.abort import Abort
-from outlast.chat.model import open_stream
-from outlast.chat.model_errors import ModelFailed
-from outlast.chat.model_request import instrumentation
+from outlast.chat.model.client import open_stream
+from outlast.chat.model.errors import ModelFailed
+from outlast.chat.model.request import instrumentation
+from outlast.core.abort import Abort
 from outlast.testing import ScriptedModel
 from providers.server import stream
 

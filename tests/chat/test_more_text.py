@@ -16,8 +16,8 @@ from pydantic_ai.messages import (
     ToolCallPartDelta,
 )
 
-from outlast.chat.chunks import Encoder
-from outlast.chat.reducer import MessageBuilder
+from outlast.chat.message.encoder import Encoder
+from outlast.chat.message.reducer import MessageBuilder
 
 
 def said(text: str, **details: Any) -> PartDeltaEvent:

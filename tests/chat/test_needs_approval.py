@@ -13,7 +13,7 @@ from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.tools import ToolDefinition
 
 from outlast import Think, ToolCall, tool
-from outlast.chat.history import DENIED
+from outlast.chat.context.history import DENIED
 from outlast.testing import ScriptedModel, Step
 from support import hosting
 

@@ -30,7 +30,7 @@ from interacting import (
 )
 
 from outlast import Think, TurnContext, tool
-from outlast.chat.repair import WENT_ON
+from outlast.chat.message.repair import WENT_ON
 from outlast.core.errors import InsideTurn
 from outlast.testing import ScriptedModel, Step
 from support import hosting

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlast.chat.reducer import INTERRUPTED, MessageBuilder, cleaned, is_empty, text_of
-from outlast.chat.tool_parts import tool_name
+from outlast.chat.message.reducer import INTERRUPTED, MessageBuilder, cleaned, is_empty, text_of
+from outlast.chat.message.tool_part import tool_name
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_messages.json").read_text())
 

@@ -12,8 +12,8 @@ from picky import Picky
 from pydantic_ai.exceptions import ModelHTTPError
 
 from outlast import tool
-from outlast.chat.model_errors import ModelFailed
-from outlast.chat.refused_tools import blamed, may_be_refused
+from outlast.chat.model.errors import ModelFailed
+from outlast.chat.model.refused_tools import blamed, may_be_refused
 from outlast.core import json
 from providers.anthropic_messages import Anthropic
 from providers.dialect import Answer, Dialect

@@ -9,9 +9,9 @@ import pytest
 from conversation import answering, inbox, rows, said, talker, until_running
 from interacting import CLIENT, call_parts, calls, check_requests, returned
 
-from outlast.chat.events import TranscriptRepaired
-from outlast.chat.history import DENIED
-from outlast.chat.repair import INTERRUPTED, WENT_ON, repaired
+from outlast.chat.context.history import DENIED
+from outlast.chat.message.repair import INTERRUPTED, WENT_ON, repaired
+from outlast.chat.types.events import TranscriptRepaired
 from outlast.testing import ScriptedModel, Step
 from support import hosting, listen
 

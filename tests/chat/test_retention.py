@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conversation import agent_of, answering, counts, inbox, rows, talker
 
-from outlast.chat.retention import ALARM
+from outlast.chat.run.retention import ALARM
 from outlast.testing import Step
 from support import alarm_rows, hosting
 

@@ -69,7 +69,7 @@ async def test_a_warm_turn_is_three_round_trips(postgres_url: str) -> None:
 async def test_a_message_that_is_stored_outside_of_what_is_in_memory_is_not_stored_twice(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outlast.chat.transcript.WINDOW_BYTES", 1)
+    monkeypatch.setattr("outlast.chat.transcript.transcript.WINDOW_BYTES", 1)
     Talker = talker(ScriptedModel(Step.text("Hello!"), repeat=True))
     async with hosting(Talker, url=store_url) as host:
         a = host.get(Talker, "a")

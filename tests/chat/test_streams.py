@@ -15,9 +15,9 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from chat_rows import Seen, check_answers, check_seen, stored
 from outlast import Agent, Host, Think, tool
-from outlast.chat import stream as streams
-from outlast.chat.results import TurnEnd
-from outlast.chat.stream import Stream
+from outlast.chat.message.results import TurnEnd
+from outlast.chat.stream import stream as streams
+from outlast.chat.stream.stream import Stream
 from outlast.core.errors import CommitFailed, CommitRefused, OwnershipLost
 from outlast.store.base import StoreOptions
 from outlast.store.operations import Batch, Operation

@@ -12,7 +12,7 @@ from conversation import agent_of, inbox, leftovers, rows, talker, until, until_
 from tool_calls import Lives, call_parts, check_requests, ledger, outcome, outcomes, returns
 
 from outlast import Host, NotDone, Think, ToolCall, tool
-from outlast.chat.calling import GRACE, RECONCILE_TIMEOUT
+from outlast.chat.answer.calls import GRACE, RECONCILE_TIMEOUT
 from outlast.testing import ScriptedModel, Step
 from support import hosting
 

@@ -18,7 +18,7 @@ from conversation import (
     until_running,
 )
 
-from outlast.chat import transcript as transcript_module
+from outlast.chat.transcript import transcript as transcript_module
 from outlast.core import json
 from outlast.testing import ScriptedModel, Step
 from support import hosting

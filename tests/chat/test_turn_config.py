@@ -22,7 +22,7 @@ from outlast import (
     has_tool_call,
     step_count_is,
 )
-from outlast.chat.prompt import DEFAULT
+from outlast.chat.context.prompt import DEFAULT
 from outlast.testing import ScriptedModel, Step
 from support import hosting
 

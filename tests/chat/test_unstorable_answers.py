@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from outlast import OutlastError, Think
-from outlast.store.postgres import parse
+from outlast.store.postgres.engine import parse
 from outlast.testing import ScriptedModel
 from support import hosting
 

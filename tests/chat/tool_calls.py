@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelRequest, RetryPromptPart, ToolReturnPart
 
 from chat_rows import check_request
 from outlast import Host
-from outlast.chat.tool_parts import tool_name
+from outlast.chat.message.tool_part import tool_name
 from outlast.testing.death import Drive, Life
 from outlast.testing.virtual import START
 

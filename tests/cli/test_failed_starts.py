@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from outlast.cli.loading import CannotLoad, NoTarget
+from outlast.cli.load.load import CannotLoad, NoTarget
 from outlast.cli.serving.failures import Failure, Kind, Next, failure_of, is_passing, next_step
 from outlast.core.errors import StoreCorrupt, StoreError, StoreLocked, StoreUnavailable
 

@@ -139,7 +139,7 @@ def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys, outlast.cli.main;"
         "heavy = ['asyncio', 'pydantic', 'pydantic_ai', 'starlette', 'uvicorn', 'sqlite3',"
-        " 'outlast.host.host', 'outlast.agent.agent'];"
+        " 'outlast.host.life.host', 'outlast.agent.agent'];"
         "print([name for name in heavy if name in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ import asyncio
 from commands import beside
 
 from outlast import ChatRecovery, Think
-from outlast.chat.incidents import _STRIKE
+from outlast.chat.recovery.incidents import _STRIKE
 from outlast.host.address import Address
 from outlast.inspect import views
 from outlast.store.url import file_of

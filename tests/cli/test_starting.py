@@ -12,7 +12,7 @@ from commands import beside, outlast
 from starlette.requests import HTTPConnection
 
 from outlast import Agent
-from outlast.chat.incidents import _STRIKE
+from outlast.chat.recovery.incidents import _STRIKE
 from outlast.host.address import Address
 from outlast.inspect.offline import offline
 from support import hosting
@@ -74,7 +74,7 @@ def test_nothing_that_is_there_is_overwritten(tmp_path: Path) -> None:
 def test_what_is_missing_is_named_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from outlast.cli import doctoring
+    from outlast.cli.setup import doctor as doctoring
 
     monkeypatch.setattr(doctoring, "installed", lambda package: package == "openai")
     store = f"sqlite:///{tmp_path}/none.db"

@@ -12,11 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from outlast.agent.storage import _PUT as PUT
-from outlast.store import fencing, fsync, sqlite
+from outlast.agent.state.storage import _PUT as PUT
+from outlast.store import fencing
 from outlast.store.attempt import Attempt
 from outlast.store.base import Row, Store, StoreOptions
 from outlast.store.operations import Fence, Query
+from outlast.store.sqlite import engine as sqlite
+from outlast.store.sqlite import fsync
 
 WRITERS = ("a", "b")
 KEYS = 30  # of each

@@ -12,10 +12,10 @@ from pydantic_ai.messages import ModelMessage
 
 from chat_rows import Seen
 from outlast import NotDone, StepContext, Think, ToolCall, tool
-from outlast.chat.events import RecoveryDecided
-from outlast.chat.history import CONTINUE
-from outlast.chat.inbox_rows import EntryRow
-from outlast.chat.recovery import ChatRecoveryContext
+from outlast.chat.context.history import CONTINUE
+from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.types.events import RecoveryDecided
+from outlast.chat.types.recovery import ChatRecoveryContext
 from outlast.store.operations import Query
 from outlast.testing import ScriptedModel, Step
 

@@ -24,8 +24,8 @@ from chat_rows import (
     stored,
 )
 from outlast import Host, Think, tool
-from outlast.chat.history import CONTINUE
-from outlast.chat.retention import KEEP_STREAMS
+from outlast.chat.context.history import CONTINUE
+from outlast.chat.run.retention import KEEP_STREAMS
 from outlast.store.operations import Query
 from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
 from outlast.testing.scripted import turn_position

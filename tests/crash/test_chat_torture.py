@@ -13,10 +13,11 @@ import pytest
 from killed_agents import ANSWER, GIVEN_UP
 
 from outlast.client import Client, TurnFailed
-from outlast.testing.torture import checks, database
+from outlast.testing.torture import checks
 from outlast.testing.torture.report import Outcome, failure, table
 from outlast.testing.torture.run import Options, torture
-from outlast.testing.torture.serving import KILL, Serving
+from outlast.testing.torture.server import database
+from outlast.testing.torture.server.process import KILL, Serving
 
 LONG = 120.0  # seconds, for a machine that is busy
 

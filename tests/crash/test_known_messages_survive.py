@@ -23,7 +23,7 @@ def user(id: str, text: str) -> dict[str, Any]:
 async def test_it_is_stored_once_wherever_the_process_dies(
     engine: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outlast.chat.transcript.WINDOW_BYTES", 1)
+    monkeypatch.setattr("outlast.chat.transcript.transcript.WINDOW_BYTES", 1)
     Talker = talker(ScriptedModel(Step.text("Hello!"), repeat=True), chat_recovery=True)
 
     async def drive(host: Host) -> None:

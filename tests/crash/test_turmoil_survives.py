@@ -29,7 +29,7 @@ from outlast import (
     RecoveryBootResult,
     Session,
 )
-from outlast.chat.retention import KEEP_STREAMS
+from outlast.chat.run.retention import KEEP_STREAMS
 from outlast.store.operations import Query
 from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
 from support import alarm_rows

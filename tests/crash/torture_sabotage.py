@@ -7,9 +7,13 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from outlast.agent import admission, facts, fiber, schedule_rows, subagents
+from outlast.agent import admission
 from outlast.agent.agent import Agent
-from outlast.host import family
+from outlast.agent.fibers import fiber
+from outlast.agent.schedules import sql as schedule_rows
+from outlast.agent.state import facts
+from outlast.agent.subagents import subagents
+from outlast.host.life import family
 from outlast.store.operations import BulkStatement, Query
 
 

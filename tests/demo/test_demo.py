@@ -20,9 +20,9 @@ from pydantic_ai.messages import (
 from typer.testing import CliRunner
 
 from outlast import Host
-from outlast.chat.history import CONTINUE
-from outlast.cli import demo as command
+from outlast.chat.context.history import CONTINUE
 from outlast.cli.main import app
+from outlast.cli.setup import demo as command
 from outlast.demo.agent import PAGE, POSTCARDS, Assistant
 from outlast.demo.model import left_of, situation
 from outlast.demo.script import Result, Said, answer, text

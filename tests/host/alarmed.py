@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 from outlast import Agent, Host
-from outlast.host.alarms import alarm
+from outlast.host.wakeups.alarms import alarm
 from outlast.testing.virtual import START
 
 Handler = Callable[["Alarmed", str], Awaitable[None]]

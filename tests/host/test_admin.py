@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from outlast import Agent
-from outlast.host import admin
-from outlast.host.admin import AdminRefused, AdminSocket, NoHost
+from outlast.host.admin import socket as admin
+from outlast.host.admin.socket import AdminRefused, AdminSocket, NoHost
 from outlast.store.url import identity_of
 from support import hosting
 

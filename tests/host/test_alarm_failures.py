@@ -11,7 +11,7 @@ from alarmed import Alarmed, forget, timers, times
 
 from outlast import HostStopped
 from outlast.core.errors import StoreUnavailable
-from outlast.host import alarms
+from outlast.host.wakeups import alarms
 from outlast.testing.virtual import START
 from support import alarm_rows, forever, hosting, raw
 

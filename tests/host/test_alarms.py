@@ -9,7 +9,7 @@ import pytest
 from alarmed import Alarmed, forget, timers, times
 
 from outlast import Agent, FiberRecovery
-from outlast.host.alarms import MOST_AT_ONCE
+from outlast.host.wakeups.alarms import MOST_AT_ONCE
 from outlast.testing import VirtualClock
 from outlast.testing.virtual import START
 from support import alarm_rows, fiber_rows, forever, hosting

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import Agent, CommitFailed, FiberContext
-from outlast.host.alarms import alarm
+from outlast.host.wakeups.alarms import alarm
 from outlast.store.operations import Query
 from support import fiber_rows, hosting, raw
 

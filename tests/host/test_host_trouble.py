@@ -13,13 +13,13 @@ import asyncpg
 import pytest
 
 from outlast import ActivationFailed, Agent, FiberContext, Host, OwnershipLost
-from outlast.agent import fiber_rows as sql
+from outlast.agent.fibers import sql
 from outlast.core.errors import StoreClosed, StoreUnavailable
-from outlast.host import host as host_module
+from outlast.host.life import host as host_module
 from outlast.store import fencing
 from outlast.store.base import StoreOptions
 from outlast.store.operations import Fence, Query
-from outlast.store.sqlite import SqliteOptions, open_sqlite
+from outlast.store.sqlite.engine import SqliteOptions, open_sqlite
 from support import alarm_rows, fiber_rows, forever, hosting
 
 PATIENCE = 60.0  # seconds

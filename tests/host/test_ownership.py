@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import Agent, FiberContext, Host, OwnershipLost
-from outlast.host.alarms import alarm
+from outlast.host.wakeups.alarms import alarm
 from outlast.store import fencing
 from outlast.store.base import Store
 from outlast.store.operations import Fence, Query

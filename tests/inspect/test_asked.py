@@ -6,8 +6,8 @@ import pytest
 from pydantic_ai.messages import ModelMessage, ModelRequest
 from pydantic_ai.models import ModelRequestParameters
 
-from outlast.chat.events import ModelAsked
-from outlast.chat.model_ask import ModelAsk
+from outlast.chat.types.events import ModelAsked
+from outlast.chat.types.model_ask import ModelAsk
 from outlast.core.events import Events
 from outlast.inspect import asked
 from outlast.inspect.asked import AskedModels

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from outlast.chat.decisions import Decision, Facts, decide
-from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.recovery.decision import Decision, Facts, decide
 from outlast.inspect.timeline import (
     CallFacts,
     DecisionFacts,

@@ -239,7 +239,7 @@ async def test_an_agent_that_is_stuck_is_released_without_a_host(store_url: str)
         assert (await views.agent(host.store, address)).state == "idle"
     async with offline(store_url) as writer:
         assert not await writer.release(address), "it was not stuck"
-        from outlast.chat.incidents import _STRIKE
+        from outlast.chat.recovery.incidents import _STRIKE
 
         for _ in range(4):  # one with others, three alone
             await writer._commit(address, [(_STRIKE, (address.text, 1))])

@@ -16,7 +16,7 @@ from pydantic_ai.models.instrumented import InstrumentationSettings
 from traced import Tracing, added, attribute, lasted, outcome
 
 from outlast import Host, Think, TurnConfig, tool
-from outlast.chat.events import (
+from outlast.chat.types.events import (
     InboxAccepted,
     InboxAcked,
     InboxClaimed,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from outlast import Event
 from outlast.agent.events import FiberEvent, ScheduleEvent
-from outlast.chat.events import ChatEvent, InboxEvent, LedgerEvent, SubmissionEvent, ToolEvent
+from outlast.chat.types.events import ChatEvent, InboxEvent, LedgerEvent, SubmissionEvent, ToolEvent
 
 ROOT = Path(__file__).parent.parent.parent
 FIBER = "fiber_id, fiber_name, managed"

@@ -15,7 +15,7 @@ from outlast.agent.events import (
     FiberRunStarted,
     ScheduleDuplicates,
 )
-from outlast.chat import events as chat
+from outlast.chat.types import events as chat
 from outlast.core.events import Event, Events
 from outlast.host.events import AgentEvicted, FenceLost, Rpc
 from outlast.observe import log_events

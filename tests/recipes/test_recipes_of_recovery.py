@@ -25,7 +25,7 @@ from outlast import (
     default_context_overflow_classifier,
     tool,
 )
-from outlast.chat.events import ContextCompacted
+from outlast.chat.types.events import ContextCompacted
 from outlast.testing import ScriptedModel, Step
 from recovery.interruptions import (
     SLOW,

@@ -16,7 +16,7 @@ from interruptions import SLOW, Told
 
 from chat_rows import prompts_of
 from outlast import Agent, StoreCorrupt, Think, ToolCall, tool
-from outlast.chat.transcript import WINDOW_BYTES
+from outlast.chat.transcript.transcript import WINDOW_BYTES
 from outlast.testing import ScriptedModel, Step
 from outlast.testing.virtual import VirtualLoop
 from support import forever, hosting

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast import ChatRecovery
-from outlast.chat.budget import Incident, evaluated, incident_of
-from outlast.chat.recovery import CAUSES, Cause, recovery_of
+from outlast.chat.recovery.budget import Incident, evaluated, incident_of
+from outlast.chat.types.recovery import CAUSES, Cause, recovery_of
 
 SECOND = 1000
 MINUTE = 60 * SECOND

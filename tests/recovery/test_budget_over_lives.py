@@ -19,7 +19,7 @@ from interruptions import (
 
 from chat.conversation import answering, inbox
 from outlast import ChatRecovery
-from outlast.chat.recovery import KeepRecoveringContext
+from outlast.chat.types.recovery import KeepRecoveringContext
 from outlast.testing import ScriptedModel, Step
 from support import hosting
 

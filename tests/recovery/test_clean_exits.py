@@ -21,8 +21,8 @@ from interruptions import (
 from chat.conversation import answering, inbox
 from chat_rows import check_all_ended, check_tree, stored
 from outlast import ToolCall, tool
-from outlast.chat import leaving
-from outlast.chat.events import UpgradeRequested
+from outlast.chat.recovery import upgrade as leaving
+from outlast.chat.types.events import UpgradeRequested
 from outlast.host.events import AgentEvicted
 from outlast.testing import ScriptedModel, Step
 from support import hosting, listen

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.chat.decisions import Action, Decision, Facts, Pending, decide
-from outlast.chat.recovery import CAUSES, Cause, Reason
+from outlast.chat.recovery.decision import Action, Decision, Facts, Pending, decide
+from outlast.chat.types.recovery import CAUSES, Cause, Reason
 
 LIVED_ON: tuple[Cause, ...] = ("crashed", "deploy", "evicted", "unknown", "cancelled")
 """The causes that say nothing about what a next attempt would do."""

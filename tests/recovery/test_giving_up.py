@@ -25,8 +25,8 @@ from interruptions import (
 from chat.conversation import agent_of, answering, inbox, rows
 from chat_rows import check_all_ended, check_tree, stored
 from outlast import ChatRecovery, ToolCall, tool
-from outlast.chat.notices import Recovering
-from outlast.chat.recovery import RecoveryExhaustedContext
+from outlast.chat.types.notices import Recovering
+from outlast.chat.types.recovery import RecoveryExhaustedContext
 from outlast.testing import ScriptedModel, Step
 from support import forever, hosting
 

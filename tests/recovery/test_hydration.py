@@ -22,8 +22,8 @@ from interruptions import (
 from chat.conversation import answering
 from chat_rows import check_tree, stored
 from outlast import HydrationContext, Message
-from outlast.chat.hydration import joined
-from outlast.chat.repair import WENT_ON
+from outlast.chat.context.hydration import joined
+from outlast.chat.message.repair import WENT_ON
 from outlast.testing import ScriptedModel, Step
 from support import hosting
 

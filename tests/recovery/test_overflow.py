@@ -17,7 +17,7 @@ from outlast import (
     default_context_overflow_classifier,
     tool,
 )
-from outlast.chat.events import ContextCompacted
+from outlast.chat.types.events import ContextCompacted
 from outlast.core.events import Event
 from outlast.testing import ScriptedModel, Step
 from support import hosting

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.chat.partial import Partial, folded
-from outlast.chat.reducer import cleaned
+from outlast.chat.message.partial import Partial, folded
+from outlast.chat.message.reducer import cleaned
 
 START: dict[str, Any] = {"type": "start", "messageId": "m1"}
 STEP: dict[str, Any] = {"type": "start-step"}

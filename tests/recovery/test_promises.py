@@ -24,9 +24,9 @@ from pydantic_ai.exceptions import ModelHTTPError
 from chat.conversation import agent_of, answering, inbox, rows
 from chat_rows import check_all_ended, check_tree, stored
 from outlast import ChatRecovery, ChatRecoveryContext, ToolCall, tool
-from outlast.chat.budget import evaluated
-from outlast.chat.events import SubmissionChanged
-from outlast.chat.model_errors import ModelFailed, is_passing
+from outlast.chat.model.errors import ModelFailed, is_passing
+from outlast.chat.recovery.budget import evaluated
+from outlast.chat.types.events import SubmissionChanged
 from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
 from support import hosting, listen
 

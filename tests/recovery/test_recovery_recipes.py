@@ -15,7 +15,7 @@ from outlast import (
     RecoveryBootResult,
     tool,
 )
-from outlast.chat.chains import LEFT_OUT
+from outlast.chat.recovery.chain import LEFT_OUT
 from outlast.testing import ScriptedModel, Step
 from recovery.interruptions import (
     ADDRESS,

@@ -19,7 +19,7 @@ from interruptions import (
 from chat.conversation import answering, inbox, rows
 from chat_rows import check_answers, stored
 from outlast import ToolCall, tool
-from outlast.chat.events import TranscriptRepaired
+from outlast.chat.types.events import TranscriptRepaired
 from outlast.testing import Step
 from support import forever, hosting, listen
 

@@ -10,7 +10,7 @@ import pytest
 
 from chat.conversation import inbox
 from outlast import ChatRecovery
-from outlast.host.boot_order import BootOrder
+from outlast.host.wakeups.boot_order import BootOrder
 from outlast.testing import ScriptedModel, Step
 from recovery.interruptions import Told, break_off, incidents, talker, tell_nobody, wait_for
 from support import hosting

@@ -15,7 +15,7 @@ from tabs import LONG, RESPONSE, body_of, said, served, tool_parts, user
 from loops import skip
 from outlast import Think, rpc
 from outlast.client import Client
-from outlast.store.postgres import parse
+from outlast.store.postgres.engine import parse
 from outlast.testing import ScriptedModel, Step
 
 LARGE = "x" * 500_000

@@ -8,7 +8,7 @@ from typing import Any
 from tabs import served
 
 from outlast import Agent, rpc
-from outlast.server.gathering import MOST_WAITING, Gathered
+from outlast.server.socket.gathering import MOST_WAITING, Gathered
 
 FRAMES = 500
 

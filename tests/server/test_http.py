@@ -26,9 +26,9 @@ from tabs import (
 )
 
 from outlast import Agent, Think, rpc
-from outlast.chat.reducer import MessageBuilder
+from outlast.chat.message.reducer import MessageBuilder
 from outlast.server.limits import Limits
-from outlast.server.pages import Page
+from outlast.server.pages.pages import Page
 from outlast.testing import ScriptedModel
 
 

@@ -10,7 +10,7 @@ import pytest
 from tabs import LONG, serving
 
 from outlast import App, Think, TurnConfig, tool
-from outlast.server.pages import Page
+from outlast.server.pages.pages import Page
 from outlast.testing import ScriptedModel, Step
 
 HERE = "/_outlast/inspect"

@@ -13,9 +13,9 @@ from tabs import ACK, MESSAGES, RESPONSE, RESUMING, UPDATED, Served, served, use
 from websockets.exceptions import ConnectionClosed
 
 from outlast import Think, tool
-from outlast.chat.content import REFERENCE
+from outlast.chat.message.content import REFERENCE
 from outlast.server.limits import Limits
-from outlast.server.transcripts import REMEMBERED
+from outlast.server.room.transcripts import REMEMBERED
 from outlast.testing import ScriptedModel, Step
 
 MIB = 1024 * 1024
@@ -146,7 +146,7 @@ async def test_older_messages_are_fetched_up_to_the_first_one(store_url: str) ->
 async def test_messages_beyond_the_memory_of_the_agent_are_fetched(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outlast.chat.transcript.WINDOW_BYTES", 20_000)
+    monkeypatch.setattr("outlast.chat.transcript.transcript.WINDOW_BYTES", 20_000)
     async with served(Big, url=sqlite_url) as server:
         await fill(server, 100, 1000)
         found = await stored(server)

@@ -14,7 +14,7 @@ from tabs import LONG, MESSAGES, Served, served, text_of, user
 
 from outlast import Think
 from outlast.host.address import Address
-from outlast.store.postgres import parse
+from outlast.store.postgres.engine import parse
 from outlast.testing import ScriptedModel
 
 AWAY = (1013, "try again")

@@ -10,7 +10,7 @@ import pytest
 from tabs import served
 
 from outlast import Think, rpc
-from outlast.store import sqlite
+from outlast.store.sqlite import engine as sqlite
 from outlast.testing import ScriptedModel, Step
 
 

@@ -23,10 +23,10 @@ from conformance.fixture_agent import FixtureAgent
 from outlast import App, Think
 from outlast.core.events import Events
 from outlast.host.events import AgentActivated
-from outlast.server.activity import KEPT, Activity
-from outlast.server.conversations import title_of
-from outlast.server.pages import Page
-from outlast.server.provenance import authority, is_address
+from outlast.server.access.provenance import authority, is_address
+from outlast.server.pages.activity import KEPT, Activity
+from outlast.server.pages.conversations import title_of
+from outlast.server.pages.pages import Page
 from outlast.testing import ScriptedModel
 
 DEV = Page(dev=True)
@@ -191,7 +191,7 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> None:
     def kill(*_: object) -> None:
         raise AssertionError("this would have been the end")
 
-    monkeypatch.setattr("outlast.server.pages.os.kill", kill)
+    monkeypatch.setattr("outlast.server.pages.pages.os.kill", kill)
 
 
 @pytest.mark.usefixtures("alive")

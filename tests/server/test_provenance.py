@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 from tabs import LONG, quiet_log, served
 
 from outlast import Think
-from outlast.server import provenance
+from outlast.server.access import provenance
 from outlast.testing import ScriptedModel
 
 PATH = "/agents/assistant/a/get-messages"

@@ -11,8 +11,8 @@ import pytest
 from tabs import LONG, body_of, served, user
 
 from outlast import Auth, Think
-from outlast.server.auth import NotLetIn
-from outlast.server.rechecking import PAUSES, WITHIN, CannotTell, refused
+from outlast.server.access.auth import NotLetIn
+from outlast.server.access.rechecking import PAUSES, WITHIN, CannotTell, refused
 from outlast.testing import ScriptedModel, Step
 
 SOON = 0.05  # seconds
@@ -137,7 +137,7 @@ async def test_what_a_refused_client_still_sends_is_not_read(sqlite_url: str) ->
 async def test_who_cannot_be_rechecked_may_come_back(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("outlast.server.rechecking.PAUSES", (0.01, 0.01))
+    monkeypatch.setattr("outlast.server.access.rechecking.PAUSES", (0.01, 0.01))
     guard = Guard()
 
     def auth(connection: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from outlast.chat.reducer import MessageBuilder, cleaned
-from outlast.server.replay import closing, denied, rebuilding
+from outlast.chat.message.reducer import MessageBuilder, cleaned
+from outlast.server.room.replay import closing, denied, rebuilding
 
 CALL: dict[str, Any] = {"type": "tool-f", "toolCallId": "c1", "input": {"city": "Paris"}}
 ASKED = {"id": "a1"}

@@ -32,15 +32,15 @@ from tabs import (
     words,
 )
 
-from outlast.chat.notices import Ended, Started
-from outlast.chat.results import TurnEnd
-from outlast.chat.serving import Situation
-from outlast.chat.shown import Shown
-from outlast.chat.stream import Stream
+from outlast.chat.gateway import Situation
+from outlast.chat.message.results import TurnEnd
+from outlast.chat.stream.stream import Stream
+from outlast.chat.transcript.shown import Shown
+from outlast.chat.types.notices import Ended, Started
 from outlast.host.address import Address
-from outlast.server.connection import Connection
 from outlast.server.limits import Limits
-from outlast.server.room import Room
+from outlast.server.room.room import Room
+from outlast.server.socket.connection import Connection
 
 
 async def probe(tab: Tab, id: str) -> Frame:

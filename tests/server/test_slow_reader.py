@@ -283,7 +283,7 @@ async def test_one_replay_of_a_request_at_a_time_waits_for_a_client(sqlite_url: 
 async def test_slow_readers_do_not_keep_others_from_their_transcript(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from outlast.server import unread
+    from outlast.server.socket import unread
 
     monkeypatch.setattr(unread, "LONGEST_WAIT", 0.3)
     limits = Limits(unsent=3 * 1024 * 1024, transcript=2 * 1024 * 1024)

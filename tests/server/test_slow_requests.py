@@ -10,7 +10,7 @@ from tabs import LONG, served, serving
 
 from loops import skip
 from outlast import Agent, App, Think
-from outlast.server.arriving import SLOWEST, Arriving, TooSlow, protocol
+from outlast.server.http.arriving import SLOWEST, Arriving, TooSlow, protocol
 from outlast.server.limits import Limits
 from outlast.testing import ScriptedModel
 

@@ -11,8 +11,8 @@ from tabs import ACK, LONG, PROBE, RESPONSE, RESUMING, served
 
 from loops import skip
 from outlast import Think
-from outlast.server import readiness
-from outlast.store import postgres
+from outlast.server.http import readiness
+from outlast.store.postgres import engine as postgres
 from outlast.testing import ScriptedModel
 from store.proxy import Proxy, proxied
 from store.rows import look

@@ -11,7 +11,7 @@ from pydantic_ai.exceptions import ModelHTTPError
 from tabs import ACK, MESSAGES, RESUMING, served, text_of
 
 from outlast import ContextOverflow, Session, Think
-from outlast.chat.reducer import MessageBuilder
+from outlast.chat.message.reducer import MessageBuilder
 from outlast.testing import ScriptedModel, Step
 
 TOO_LONG = ModelHTTPError(400, "m", {"error": {"message": "prompt is too long: 9 > 5 maximum"}})

@@ -14,8 +14,8 @@ from starlette.routing import Mount
 from tabs import LONG, serving
 
 from outlast import App, Think
-from outlast.server.pages import Page
-from outlast.server.token import LEAST, Token
+from outlast.server.access.token import LEAST, Token
+from outlast.server.pages.pages import Page
 from outlast.testing import ScriptedModel
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -39,7 +39,7 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> None:
     def kill(*_: object) -> None:
         raise AssertionError("this would have been the end")
 
-    monkeypatch.setattr("outlast.server.pages.os.kill", kill)
+    monkeypatch.setattr("outlast.server.pages.pages.os.kill", kill)
     monkeypatch.delenv("OUTLAST_TOKEN", raising=False)
 
 

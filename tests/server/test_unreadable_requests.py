@@ -10,7 +10,7 @@ import pytest
 from tabs import LONG, RESPONSE, quiet_log, served, user
 
 from outlast import Agent, Think
-from outlast.chat.events import ChatRequestFailed
+from outlast.chat.types.events import ChatRequestFailed
 from outlast.core import json as strict
 from outlast.core.errors import StoreUnavailable
 from outlast.server.limits import Limits
@@ -137,7 +137,7 @@ async def test_what_cannot_be_stored_is_a_failure_to_persist(
         async def away(*_: Any, **__: Any) -> Any:
             raise StoreUnavailable("postgresql://admin:hunter2@db is away")
 
-        from outlast.chat.inbox import Inbox
+        from outlast.chat.inbox.inbox import Inbox
 
         monkeypatch.setattr(Inbox, "accept", away)
         await tab.send(REQUEST, id="r1", init=posted(GOOD))

@@ -10,8 +10,8 @@ import pytest
 from tabs import served
 
 from outlast import Think
-from outlast.chat.reducer import MessageBuilder
-from outlast.server.wire import public_chunk, public_message
+from outlast.chat.message.reducer import MessageBuilder
+from outlast.server.room.wire import public_chunk, public_message
 from outlast.testing import ScriptedModel, Step
 
 OURS = {"provider_url": "https://internal", "model_name": "m", "signature": "s"}

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from rows import PATIENCE, fence, path_of
 
-from outlast.store import fsync
 from outlast.store.base import StoreOptions
-from outlast.store.sqlite import SqliteOptions, SqliteStore, open_sqlite
+from outlast.store.sqlite import fsync
+from outlast.store.sqlite.engine import SqliteOptions, SqliteStore, open_sqlite
 
 
 class Faulty:

@@ -12,11 +12,11 @@ from typing import Any
 
 import asyncpg
 
-from outlast.agent.storage import _DELETE as DELETE
-from outlast.agent.storage import _PUT as PUT
+from outlast.agent.state.storage import _DELETE as DELETE
+from outlast.agent.state.storage import _PUT as PUT
 from outlast.store.base import Store, StoreOptions
 from outlast.store.operations import Batch, BulkStatement, Fence, Operation, Query, Statement
-from outlast.store.postgres import parse
+from outlast.store.postgres.engine import parse
 from outlast.store.url import open_store
 from support import ONE_SERVER
 

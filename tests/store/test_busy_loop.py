@@ -12,8 +12,8 @@ import pytest
 from disks import Disk, on_a_slow_disk
 from rows import fence, opened, put
 
-from outlast.store import fsync
 from outlast.store.base import Store
+from outlast.store.sqlite import fsync
 
 SLICE = 0.0002  # seconds
 

@@ -22,7 +22,7 @@ from rows import (
     writes_held_up,
 )
 
-from outlast.agent import fiber_rows
+from outlast.agent.fibers import sql as fiber_rows
 from outlast.core.errors import CommitFailed, CommitRefused
 from outlast.store.base import StoreOptions
 

@@ -15,8 +15,9 @@ from rows import PATIENCE, fence, look, opened, other_connection, put
 from families import Node, below, forget, furnish, rows_under
 from outlast import AgentDestroyed, CommitFailed, Host, StoreError, StoreFull
 from outlast.core.errors import OwnershipLost
-from outlast.store import fencing, postgres
+from outlast.store import fencing
 from outlast.store.operations import Fence
+from outlast.store.postgres import engine as postgres
 from support import hosting, raw
 
 GONE = ("statement", "answer", "connection")

@@ -15,7 +15,7 @@ import pytest
 from rows import fence, opened, path_of, put, stored
 
 from outlast.core.errors import StoreLocked
-from outlast.store.lock import FileLock
+from outlast.store.sqlite.lock import FileLock
 from outlast.store.url import open_store
 
 # Opens the store, says so, and keeps it until its standard input ends.

@@ -23,8 +23,8 @@ from rows import (
 )
 
 from outlast.core.errors import StoreGone, StoreUnavailable
-from outlast.store import sqlite
 from outlast.store.operations import Query
+from outlast.store.sqlite import engine as sqlite
 
 Loss = Callable[[Path], None]
 

@@ -13,8 +13,9 @@ from proxy import proxied
 from rows import PATIENCE, fence, other_connection, put, stored, until
 
 from outlast.core.errors import StoreLocked
-from outlast.store import postgres, postgres_lock
 from outlast.store.base import StoreOptions
+from outlast.store.postgres import engine as postgres
+from outlast.store.postgres import lock as postgres_lock
 from outlast.store.url import open_store
 
 HOLDS = """

@@ -21,7 +21,9 @@ from rows import (
 )
 
 from outlast.core.errors import OwnershipLost, StoreClosed
-from outlast.store import postgres, postgres_blocking, postgres_session
+from outlast.store.postgres import blocking as postgres_blocking
+from outlast.store.postgres import engine as postgres
+from outlast.store.postgres import session as postgres_session
 
 VALUES = "SELECT agent, value FROM storage ORDER BY agent"
 

@@ -11,7 +11,8 @@ from rows import APPEND, PATIENCE, fence, look, opened, put, settled, stored, un
 
 from loops import skip
 from outlast.core.errors import StoreUnavailable
-from outlast.store import postgres, postgres_session
+from outlast.store.postgres import engine as postgres
+from outlast.store.postgres import session as postgres_session
 from outlast.store.url import open_store
 
 READ = "SELECT key, value FROM storage"

@@ -21,7 +21,7 @@ from rows import (
     write,
 )
 
-from outlast.agent import fiber_rows
+from outlast.agent.fibers import sql as fiber_rows
 from outlast.core.errors import (
     CommitFailed,
     StoreClosed,
@@ -30,9 +30,10 @@ from outlast.core.errors import (
     StoreUnavailable,
     StoreURLError,
 )
-from outlast.store import fencing, postgres
+from outlast.store import fencing
 from outlast.store.base import Store
 from outlast.store.operations import Fence, Operation, Statement
+from outlast.store.postgres import engine as postgres
 from outlast.store.url import open_store
 
 KILL = """

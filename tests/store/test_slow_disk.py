@@ -14,10 +14,10 @@ import pytest
 from disks import Disk, on_a_slow_disk
 from rows import PATIENCE, fence, look, path_of, put, settled, stored, until
 
-from outlast.store import fsync
 from outlast.store.base import StoreOptions
-from outlast.store.fsync import SlowDisk
-from outlast.store.sqlite import SqliteOptions, SqliteStore, Synchronous, open_sqlite
+from outlast.store.sqlite import fsync
+from outlast.store.sqlite.engine import SqliteOptions, SqliteStore, Synchronous, open_sqlite
+from outlast.store.sqlite.fsync import SlowDisk
 
 
 class SlowCommit:

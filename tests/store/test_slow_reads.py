@@ -13,7 +13,7 @@ from rows import PATIENCE, READ, READ_ON_THREAD, fence, log_of, opened, path_of,
 from outlast.core.errors import StoreClosed, StoreUnavailable
 from outlast.store.base import StoreOptions
 from outlast.store.operations import Query
-from outlast.store.sqlite import SqliteOptions, open_sqlite
+from outlast.store.sqlite.engine import SqliteOptions, open_sqlite
 
 BOTH = pytest.mark.parametrize("query", [READ, READ_ON_THREAD], ids=["keyed", "bulk"])
 
@@ -112,7 +112,7 @@ async def test_what_was_read_and_then_undone_is_read_again(
             for each, content in before.items():
                 each.write_bytes(content)
 
-        monkeypatch.setattr("outlast.store.sqlite.sync_log", drop_pages)
+        monkeypatch.setattr("outlast.store.sqlite.engine.sync_log", drop_pages)
         monkeypatch.setattr(store, "_flush", lambda: None)  # it is not written again just yet
         disk.go_on.set()
         assert await settled([reading]) == [[]]

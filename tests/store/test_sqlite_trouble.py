@@ -35,7 +35,7 @@ from outlast.core.errors import (
 )
 from outlast.store.base import Store
 from outlast.store.operations import Query
-from outlast.store.sqlite import OPEN_WITHIN
+from outlast.store.sqlite.engine import OPEN_WITHIN
 from outlast.store.url import open_store
 
 PAGE = 4096

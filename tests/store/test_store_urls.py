@@ -11,7 +11,7 @@ import pytest
 from rows import fence, opened, put, stored
 
 from outlast.core.errors import StoreError, StoreURLError
-from outlast.store.sqlite import SqliteStore
+from outlast.store.sqlite.engine import SqliteStore
 from outlast.store.url import open_store
 
 WRONG = {

@@ -22,8 +22,9 @@ from rows import (
 )
 
 from outlast.core.errors import CommitFailed, CommitRefused, OwnershipLost
-from outlast.store import fencing, postgres
+from outlast.store import fencing
 from outlast.store.operations import Fence
+from outlast.store.postgres import engine as postgres
 
 VALUES = "SELECT agent, value FROM storage ORDER BY agent"
 AGENTS = "SELECT root, epoch, owner, commit_no FROM agents ORDER BY root"

@@ -24,8 +24,8 @@ from rows import (
 )
 
 from outlast.core.errors import CommitFailed, CommitRefused, StoreUnavailable
-from outlast.store import sqlite
-from outlast.store.files import latest_transaction
+from outlast.store.sqlite import engine as sqlite
+from outlast.store.sqlite.files import latest_transaction
 
 VALUES = "SELECT agent, value FROM storage ORDER BY agent"
 

@@ -26,9 +26,9 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from outlast.chat.history import CONTINUE
-from outlast.chat.model import open_stream
-from outlast.chat.model_errors import ModelFailed
+from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.client import open_stream
+from outlast.chat.model.errors import ModelFailed
 from outlast.testing import ScriptedModel, ScriptExhausted, Step
 from outlast.testing.scripted import turn_position
 from outlast.testing.steps import words

@@ -19,17 +19,18 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from outlast.chat.calling import UNKNOWN
-from outlast.chat.history import CONTINUE
-from outlast.chat.recovery import TERMINAL_MESSAGE
-from outlast.testing.torture import checks, requests
+from outlast.chat.answer.calls import UNKNOWN
+from outlast.chat.context.history import CONTINUE
+from outlast.chat.types.recovery import TERMINAL_MESSAGE
+from outlast.testing.torture import checks
 from outlast.testing.torture.checks import Effects, Totals, Violation, audit
 from outlast.testing.torture.journal import Journal, JournalReader
 from outlast.testing.torture.plan import Plan, made, misplaced
 from outlast.testing.torture.report import Outcome, failure, table
 from outlast.testing.torture.rows import Entry, Rows, StoredMessage
-from outlast.testing.torture.serving import KILL, KINDS, exceptions_in, kills
-from outlast.testing.torture.watching import Conversation, Turn
+from outlast.testing.torture.server.process import KILL, KINDS, exceptions_in, kills
+from outlast.testing.torture.users import requests
+from outlast.testing.torture.users.watching import Conversation, Turn
 
 PLAN = Plan("a-0", (2, ("once", "idempotent"), 1, ("asks",), 1))
 ONCE, IDEMPOTENT, ASKS = "a-0#1.0", "a-0#1.1", "a-0#3.0"

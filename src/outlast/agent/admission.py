@@ -20,7 +20,7 @@ import hashlib
 from contextvars import ContextVar
 from typing import Protocol
 
-from outlast.agent.unit import Unit
+from outlast.agent.commit import Unit
 from outlast.store.operations import BulkStatement, Operation, Query
 
 

@@ -11,24 +11,26 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from outlast.agent import facts, fiber_rows, schedule_rows, typed
-from outlast.agent.backoff import FiberRecovery
+from outlast.agent.commit import Commits
 from outlast.agent.events import StateUpdated
-from outlast.agent.facts import Facts
-from outlast.agent.fiber import FiberHandle
-from outlast.agent.fibers import UNSET, FiberFunction, Fibers
+from outlast.agent.fibers import sql as fiber_rows
+from outlast.agent.fibers.backoff import FiberRecovery
+from outlast.agent.fibers.fiber import FiberHandle
+from outlast.agent.fibers.fibers import UNSET, FiberFunction, Fibers
+from outlast.agent.fibers.managed import FiberInspection, FiberStatus, ManagedFibers
+from outlast.agent.fibers.recovery import ALARM, FiberRecoveryContext, FiberResolution, Recovery
 from outlast.agent.keepalive import Lease, keep_alive_while
-from outlast.agent.managed import FiberInspection, FiberStatus, ManagedFibers
 from outlast.agent.notices import Broadcast, StateChanged
-from outlast.agent.recovery import ALARM, FiberRecoveryContext, FiberResolution, Recovery
-from outlast.agent.schedules import Schedule, Schedules
+from outlast.agent.schedules import sql as schedule_rows
+from outlast.agent.schedules.schedules import Schedule, Schedules
+from outlast.agent.schedules.timetable import Retry, ScheduleKind
 from outlast.agent.sleepers import sleepers
-from outlast.agent.storage import Storage
-from outlast.agent.subagents import SubAgent, SubAgents
-from outlast.agent.timetable import Retry, ScheduleKind
-from outlast.agent.unit import Commits
+from outlast.agent.state import facts, typed
+from outlast.agent.state.facts import Facts
+from outlast.agent.state.storage import Storage
+from outlast.agent.subagents.subagents import SubAgent, SubAgents
 from outlast.core import json
-from outlast.host.activation import Activation
+from outlast.host.life.activation import Activation
 from outlast.store.operations import Query, Read
 
 logger = logging.getLogger("outlast.agent")

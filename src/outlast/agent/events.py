@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from outlast.core.events import Event
 
 if TYPE_CHECKING:
-    from outlast.agent.timetable import ScheduleKind
+    from outlast.agent.schedules.timetable import ScheduleKind
 
 # --- fibers --------------------------------------------------------------------------------------
 

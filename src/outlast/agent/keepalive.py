@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from outlast.host.activation import Activation
+from outlast.host.life.activation import Activation
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from outlast.agent.backoff import FiberRecovery
-from outlast.agent.occurrences import FIRST_DEFER
-from outlast.agent.timetable import next_cron
+from outlast.agent.fibers.backoff import FiberRecovery
+from outlast.agent.schedules.occurrences import FIRST_DEFER
+from outlast.agent.schedules.timetable import next_cron
 from outlast.core.clock import seconds
 from outlast.store.base import Store
 from outlast.store.operations import Argument, Query

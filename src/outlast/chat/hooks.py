@@ -1,253 +1,168 @@
-"""What the hooks of a chat agent are given, and what they may return."""
+"""What a chat agent is set to, and what of it a user may override. None of it does anything by itself."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
-from outlast.chat.abort import Abort
-from outlast.chat.data_parts import DataWriter
-from outlast.chat.model_ask import ModelAsk
-from outlast.chat.results import Message, TurnStatus
+from outlast.agent.agent import Agent
+from outlast.chat.context.compaction import ContextOverflow
+from outlast.chat.context.hydration import HydrationContext
+from outlast.chat.context.prompt import DEFAULT
+from outlast.chat.context.session import Session
+from outlast.chat.inbox.concurrency import Concurrency
+from outlast.chat.types.config import MAX_STEPS, TurnConfig, TurnContext
+from outlast.chat.types.contexts import (
+    ChatErrorClassification,
+    ChatErrorContext,
+    ChatResponseResult,
+    ChunkContext,
+    PrepareStepContext,
+    StepConfig,
+    StepContext,
+    ToolCallContext,
+    ToolCallDecision,
+    ToolCallResultContext,
+)
+from outlast.chat.types.recovery import (
+    ChatRecovery,
+    ChatRecoveryContext,
+    ChatRecoveryOptions,
+    ContinuationStyle,
+    RecoveryBootEvent,
+    RecoveryBootResult,
+)
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelResponse, ThinkingPart
     from pydantic_ai.models import Model
-    from pydantic_ai.usage import RequestUsage
+    from pydantic_ai.usage import UsageLimits
+
+MAX_RETRIES = 2
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-async def told(hook: Callable[..., Any], *arguments: Any) -> Any:
-    """What a hook returns, whether it is `async def` or plain. A cancellation of its own is its error."""
-    try:
-        answer = hook(*arguments)
-        return await answer if inspect.isawaitable(answer) else answer
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():  # somebody stops us
-            raise
-        raise RuntimeError("the code of a hook or of a tool was cancelled") from error
+def hook(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T | Awaitable[T]]:
+    """A method that may be overridden by a plain `def` as well; type checkers are told so."""
+    return function
 
 
-def is_overridden(hook: Callable[..., Any]) -> bool:
-    """Whether a hook is the user's own: the base class's does nothing, and need not be called."""
-    return getattr(hook, "__module__", None) != "outlast.chat.overridable"
+class Overridable(Agent):
+    """The part of `Think` that users change: attributes and hooks, with their defaults."""
 
+    model: ClassVar[str | Model | None] = None  # a name, or a model of Pydantic AI
+    system_prompt: str | None = None  # None: a careful default
+    max_steps: int = MAX_STEPS  # requests to the model in one turn
+    max_retries: int = MAX_RETRIES  # of a request that failed before anything of its answer came
+    send_reasoning: bool = True  # to clients, as parts of their own
+    tool_error_details: bool = False  # the model reads what a tool has raised; clients never do
+    message_concurrency: Concurrency = "queue"  # what becomes of messages while a turn runs
+    chat_recovery: bool | ChatRecovery = True  # of turns that are interrupted
+    continuation_style: ContinuationStyle = "append"  # to the same message, or as a "new_message"
+    chat_stream_stall_timeout: float | timedelta | None = None  # seconds; None or 0: off
+    context_overflow: ContextOverflow = ContextOverflow()  # all of it is off
+    usage_limits: UsageLimits | None = None  # Pydantic AI's; of one turn, all its attempts together
+    telemetry: Any = None  # Pydantic AI's InstrumentationSettings; None: as that is set up
 
-# --- steps ---------------------------------------------------------------------------------------
+    def get_model(self) -> str | Model:
+        """The model of the next turn."""
+        if self.model is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no model: set `model`, or override get_model()"
+            )
+        return self.model
 
+    def get_system_prompt(self) -> str:
+        """The system prompt; what the turn can do is appended to it."""
+        return DEFAULT if self.system_prompt is None else self.system_prompt
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One model request of a turn, and the calls that came of it."""
+    def get_tools(self) -> Any:
+        """More tools, beside the methods marked with `@tool`: functions, tools, toolsets."""
+        return None
 
-    number: int  # 0 is the first
-    response: ModelResponse
-    tool_names: tuple[str, ...] = ()
+    # --- hooks, in the order in which they are called; each may be a plain `def` -----------------
 
+    @hook
+    async def configure_session(self, session: Session) -> Session:
+        """Called once, when the agent starts: what the model is shown of the conversation."""
+        return session
 
-@dataclass(frozen=True, slots=True)
-class PrepareStepContext:
-    """What `before_step` is given."""
+    @hook
+    async def hydrate_messages(self, context: HydrationContext) -> Sequence[Any] | None:
+        """For applications that keep the conversation themselves: what the model is shown of it.
 
-    request_id: str
-    step_number: int  # 0 is the first
-    steps: Sequence[Step]  # those before
-    model: Model
-    messages: Sequence[ModelMessage]
-    tool_names: tuple[str, ...]
-    signal: Abort
-    writer: DataWriter
-    context: Any = None  # what `StepConfig.context` of an earlier step has set
+        Called at the beginning of each turn, and of each further attempt. What is being answered is added if
+        it is not part of what is returned, and outcomes of tool calls are taken over. Everything is stored
+        here too, for clients and for recovery; `on_recovery_boot` is not asked, as its chain is yours.
+        """
+        return None
 
+    @hook
+    async def before_turn(self, context: TurnContext) -> TurnConfig | None:
+        """Called before each turn; what the returned `TurnConfig` sets is used for it."""
+        return None
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepConfig:
-    """What `before_step` may return: whatever is set here is used for this one step."""
+    @hook
+    async def before_step(self, context: PrepareStepContext) -> StepConfig | None:
+        """Called before each request to the model; what the returned `StepConfig` sets is used for it."""
+        return None
 
-    model: str | Model | None = None
-    system: str | None = None
-    messages: Sequence[ModelMessage] | None = None  # instead of those so far
-    active_tools: Sequence[str] | None = None
-    tool_choice: str | Sequence[str] | None = None
-    provider_options: Mapping[str, Any] | None = None
-    # Any value, for the tools and hooks of this step and of those after it. It lives in memory: a turn that
-    # is resumed in another process starts without it.
-    context: Any = None
+    @hook
+    async def on_chunk(self, context: ChunkContext) -> None:
+        """Told of each chunk, once it is durable. It never holds up the turn, and may lag behind it."""
 
+    @hook
+    async def before_tool_call(self, context: ToolCallContext) -> ToolCallDecision | None:
+        """Called before a tool runs: `Allow(input=…)`, `Block(reason)`, `Substitute(output)` or None.
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
-    """What came of a call, as `on_step_finish` sees it."""
+        A dict with the `action` "allow", "block" or "substitute" says the same.
+        """
+        return None
 
-    tool_call_id: str
-    tool_name: str
-    input: Any
-    output: Any = None
-    error: str | None = None
-    is_open: bool = False  # it waits for an approval, or for the client
+    @hook
+    async def after_tool_call(self, context: ToolCallResultContext) -> None:
+        """Told what came of a call, whatever that is."""
 
+    @hook
+    async def on_step_finish(self, context: StepContext) -> None:
+        """Told of each request to the model, when its tools are done too."""
 
-@dataclass(frozen=True, slots=True)
-class StepContext:
-    """What `on_step_finish` is given: one request to the model, and its tools, are done."""
+    @hook
+    async def on_chat_response(self, result: ChatResponseResult) -> None:
+        """Told of each answer that is stored, at least once. It may start a turn, and wait for it."""
 
-    request_id: str
-    step_number: int
-    response: ModelResponse
-    tool_results: Sequence[ToolResult]
-    writer: DataWriter
-    request: ModelAsk | None = None  # what the model was sent
-    context: Any = None  # the value of `StepConfig.context`
+    def on_chat_error(self, error: Exception, context: ChatErrorContext) -> Any:
+        """Called for every failure of a turn, and for a client's request that cannot be read or stored.
 
-    @property
-    def text(self) -> str:
-        return self.response.text or ""
+        The text of what it returns is what clients and callers get. If it returns the error itself or None,
+        they get a generic text. `messages` ends with the partial answer, if there is one.
+        """
+        return error
 
-    @property
-    def reasoning(self) -> Sequence[ThinkingPart]:
-        """The reasoning parts, in order."""
-        return [part for part in self.response.parts if part.part_kind == "thinking"]
+    def classify_chat_error(
+        self, error: Exception, context: ChatErrorContext
+    ) -> ChatErrorClassification | None:
+        """Called once for each error of a turn, if `context_overflow.reactive` is on.
 
-    @property
-    def reasoning_text(self) -> str:
-        return self.response.thinking or ""
+        Only "context_overflow" has an effect: the conversation is shortened, and the turn tried again.
+        """
+        return None
 
-    @property
-    def sources(self) -> Sequence[Any]:
-        """The web pages and documents that the text cites, each once."""
-        texts = (part for part in self.response.parts if part.part_kind == "text")
-        citations = (each for part in texts for each in getattr(part, "citations", None) or ())
-        found: list[Any] = []
-        for source in (source for citation in citations for source in citation.sources):
-            if source not in found:
-                found.append(source)
-        return found
+    @hook
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> ChatRecoveryOptions | None:
+        """A turn was interrupted: whether what it had said is kept, and whether it goes on."""
+        return None
 
-    @property
-    def warnings(self) -> Sequence[Any]:
-        """What the provider warns of, as far as Pydantic AI passes it on in `provider_details`."""
-        given = (self.response.provider_details or {}).get("warnings")
-        return given if isinstance(given, list | tuple) else []
+    @hook
+    async def on_recovery_boot(self, event: RecoveryBootEvent) -> RecoveryBootResult | None:
+        """A turn was interrupted in the middle of its answer: asked first, about the whole conversation."""
+        return None
 
-    @property
-    def files(self) -> Sequence[Any]:
-        return self.response.files
+    def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any] | None:
+        """Called for each call that the model would be shown as interrupted or unknown, before it is.
 
-    @property
-    def tool_calls(self) -> Sequence[Any]:
-        return self.response.tool_calls
-
-    @property
-    def finish_reason(self) -> str | None:
-        return self.response.finish_reason
-
-    @property
-    def usage(self) -> RequestUsage:
-        return self.response.usage
-
-    @property
-    def provider_metadata(self) -> dict[str, Any] | None:
-        return self.response.provider_details
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkContext:
-    """What `on_chunk` is given: a chunk that is durable, and may have been seen already."""
-
-    request_id: str
-    seq: int
-    chunk: dict[str, Any]
-
-
-# --- tools ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Allow:
-    """Let the call happen; with `input`, as if the model had said that."""
-
-    input: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Do not call the tool: the model reads the reason as its result."""
-
-    reason: str = "This call was not allowed."
-
-
-@dataclass(frozen=True, slots=True)
-class Substitute:
-    """Do not call the tool: this is its result."""
-
-    output: Any
-
-
-# A dict says the same: {"action": "allow", "input": …}, {"action": "block", "reason": …} or
-# {"action": "substitute", "output": …}.
-ToolCallDecision = Allow | Block | Substitute | Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallContext:
-    """What `before_tool_call` is given."""
-
-    tool_name: str
-    input: Mapping[str, Any]
-    tool_call_id: str
-    request_id: str
-    step_number: int
-    messages: Sequence[ModelMessage]
-    signal: Abort
-    writer: DataWriter
-    context: Any = None  # the value of `StepConfig.context`
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallResultContext:
-    """What `after_tool_call` is given, whatever came of the call."""
-
-    tool_name: str
-    input: Mapping[str, Any]
-    tool_call_id: str
-    request_id: str
-    step_number: int
-    messages: Sequence[ModelMessage]
-    writer: DataWriter
-    duration_ms: float
-    success: bool  # blocked and substituted calls are: the model got a valid result
-    output: Any = None
-    error: Exception | str | None = None  # if it was no success: what was raised, or why it failed
-    unknown: bool = False  # it began, and nobody knows whether it has happened
-    context: Any = None  # the value of `StepConfig.context`
-
-
-# --- the end -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ChatResponseResult:
-    """What `on_chat_response` is given: a turn has ended, and its answer is stored."""
-
-    request_id: str
-    message: Message
-    status: TurnStatus
-    continuation: bool = False
-    error: str | None = None
-
-
-ChatErrorStage = Literal["parse", "persist", "turn", "stream", "recovery", "transcript"]
-ChatErrorClassification = Literal["context_overflow", "rate_limit", "transient", "fatal", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class ChatErrorContext:
-    """What `on_chat_error` and `classify_chat_error` are told besides the error."""
-
-    request_id: str | None  # None: the id of the request cannot be read
-    stage: ChatErrorStage
-    messages_persisted: bool = True  # the user's messages are stored
-    classification: ChatErrorClassification | None = None
+        Returns the part with an outcome, or another part in its place; None: it stays an error.
+        """
+        return None

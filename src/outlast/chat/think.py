@@ -9,34 +9,37 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, overload
 
 from outlast.agent.agent import Agent
-from outlast.chat import inbox_rows, operating, responses, retention
-from outlast.chat.abort import Abort
-from outlast.chat.asking import Asking, StreamCallback, check_text, submission
-from outlast.chat.claims import Claims
-from outlast.chat.config import check_max_steps
-from outlast.chat.hooks import (
+from outlast.chat.admission import Asking, StreamCallback, check_text, submission
+from outlast.chat.context.compaction import Compactions
+from outlast.chat.context.session import Session
+from outlast.chat.gateway import Serving
+from outlast.chat.hooks import Overridable
+from outlast.chat.inbox import sql as inbox_rows
+from outlast.chat.inbox.concurrency import policy_of
+from outlast.chat.inbox.inbox import Inbox, Request
+from outlast.chat.message.results import Message, Submission, SubmissionStatus, TurnResult
+from outlast.chat.recovery import operators as operating
+from outlast.chat.recovery.operators import RecoveryIncident
+from outlast.chat.run import response_hook as responses
+from outlast.chat.run import retention
+from outlast.chat.run.response_hook import Responses
+from outlast.chat.run.runner import Turns
+from outlast.chat.tools.pending import Interactions
+from outlast.chat.transcript.transcript import Transcript
+from outlast.chat.turn.claim import Claims
+from outlast.chat.turn.part_repair import PartRepair
+from outlast.chat.turn.turn import Executor, current_turn
+from outlast.chat.types.config import check_max_steps
+from outlast.chat.types.contexts import (
     is_overridden,
     told,
 )
-from outlast.chat.inbox import Inbox, Request
-from outlast.chat.interactions import Interactions
-from outlast.chat.operating import RecoveryIncident
-from outlast.chat.overflow import Compactions
-from outlast.chat.overlap import policy_of
-from outlast.chat.overridable import Overridable
-from outlast.chat.part_repair import PartRepair
-from outlast.chat.recovery import (
+from outlast.chat.types.recovery import (
     recovery_of,
 )
-from outlast.chat.responses import Responses
-from outlast.chat.results import Message, Submission, SubmissionStatus, TurnResult
-from outlast.chat.serving import Serving
-from outlast.chat.session import Session
-from outlast.chat.transcript import Transcript
-from outlast.chat.turn import Executor, current_turn
-from outlast.chat.turns import Turns
+from outlast.core.abort import Abort
 from outlast.core.clock import seconds
-from outlast.host.activation import Activation
+from outlast.host.life.activation import Activation
 from outlast.store.operations import Query, Read
 
 logger = logging.getLogger("outlast.chat")

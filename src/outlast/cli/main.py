@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from outlast.cli.commands import inspecting, operating, serving, starting, storing, torturing
-from outlast.cli.demo import demo
 from outlast.cli.options import Host, Insecure, LogLevel, Port
+from outlast.cli.setup.demo import demo
 
 app = typer.Typer(
     no_args_is_help=True,

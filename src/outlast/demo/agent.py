@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from outlast.chat.think import Think
-from outlast.chat.tools import ToolCall, tool
+from outlast.chat.tools.declare import ToolCall, tool
 from outlast.core.clock import SystemClock
 from outlast.demo.model import EmbeddedModel
 from outlast.demo.settings import EMBEDDED, DemoSettings
-from outlast.server.pages import Page, Suggestion
+from outlast.server.pages.pages import Page, Suggestion
 
 WAY = 2.5  # seconds to the post box, and as many back: time enough to kill the server
 POSTCARDS = "postcards.txt"

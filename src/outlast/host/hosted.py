@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from outlast.store.operations import Query, Read
 
 if TYPE_CHECKING:
-    from outlast.host.activation import Activation
+    from outlast.host.life.activation import Activation
     from outlast.store.base import Store
 
 

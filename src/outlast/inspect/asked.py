@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from outlast.chat.events import ModelAsked
+from outlast.chat.types.events import ModelAsked
 from outlast.core import json
 from outlast.core.events import Events
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlast.chat import message_rows
+from outlast.chat.transcript import sql as message_rows
 from outlast.core import json
 from outlast.host.address import Address
-from outlast.host.host import Host
+from outlast.host.life.host import Host
 from outlast.inspect.values import NotFound
 
 WINDOW = 1 << 40  # bytes: the whole path, however long it is

@@ -7,8 +7,8 @@ import os
 import socket
 from pathlib import Path
 
-from outlast.host import admin
-from outlast.host.admin import AdminRefused, NoHost
+from outlast.host.admin import socket as admin
+from outlast.host.admin.socket import AdminRefused, NoHost
 from outlast.store.url import DEFAULT, file_of, identity_of
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from outlast.chat import inbox_rows
-from outlast.chat.incidents import forgetting_boots
-from outlast.chat.operating import SEALED
+from outlast.chat.inbox import sql as inbox_rows
+from outlast.chat.recovery.incidents import forgetting_boots
+from outlast.chat.recovery.operators import SEALED
 from outlast.core.clock import SystemClock
 from outlast.core.ids import RandomIds
 from outlast.host.address import Address

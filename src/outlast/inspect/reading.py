@@ -95,8 +95,8 @@ def _explained(path: Path, error: sqlite3.Error) -> StoreError:
 
 @asynccontextmanager
 async def _postgres(url: str) -> AsyncIterator[Reader]:
-    from outlast.store.postgres import parse
-    from outlast.store.postgres_session import HAS_SCHEMA
+    from outlast.store.postgres.engine import parse
+    from outlast.store.postgres.session import HAS_SCHEMA
 
     dsn, name = parse(url)
     import asyncpg  # by now it is known to be there

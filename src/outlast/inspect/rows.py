@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.inbox.sql import EntryRow
 from outlast.store.operations import Query
 
 ENTRY_COLUMNS = ", ".join(EntryRow.__dataclass_fields__)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from outlast.chat.budget import Incident
-from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.recovery.budget import Incident
 from outlast.core import json
 from outlast.inspect import words
 

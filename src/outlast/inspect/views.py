@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from outlast.chat import decision_rows, stream_rows
-from outlast.chat.boots import MAX_STRIKES, strikes_of
-from outlast.chat.budget import Incident, incident_of
-from outlast.chat.inbox_rows import EntryRow
-from outlast.chat.reducer import text_of
-from outlast.chat.stream import chunks_of
+from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.message.reducer import text_of
+from outlast.chat.recovery import sql as decision_rows
+from outlast.chat.recovery.boot import MAX_STRIKES, strikes_of
+from outlast.chat.recovery.budget import Incident, incident_of
+from outlast.chat.stream import sql as stream_rows
+from outlast.chat.stream.stream import chunks_of
 from outlast.core import json
 from outlast.host.address import Address
 from outlast.inspect import rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from outlast.chat.chunk_json import METADATA_KEY
-from outlast.chat.inbox_rows import EntryRow
+from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.message.chunk_json import METADATA_KEY
 from outlast.core import json
 
 PREVIEW = 80  # characters that are shown of a text

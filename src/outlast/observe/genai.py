@@ -6,7 +6,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Link
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from outlast.chat.events import ToolStarted
+from outlast.chat.types.events import ToolStarted
 from outlast.host.address import Address
 from outlast.observe.attributes import Attributes, attributes
 

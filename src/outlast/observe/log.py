@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from outlast.chat.events import ToolFinished, TurnFinished
+from outlast.chat.types.events import ToolFinished, TurnFinished
 from outlast.core.events import Event, Events, Severity
 from outlast.observe.attributes import attributes
 

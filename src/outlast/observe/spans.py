@@ -46,7 +46,7 @@ from outlast.agent.events import (
     ScheduleStarted,
     SubAgentAborted,
 )
-from outlast.chat.events import (
+from outlast.chat.types.events import (
     InboxAccepted,
     InboxAcked,
     InboxClaimed,

@@ -9,9 +9,9 @@ come from (`provenance`), by the application's functions (`auth`), by a `token`,
 This package may import everything below it; nothing below imports it.
 """
 
+from outlast.server.access.auth import Auth
 from outlast.server.app import App
-from outlast.server.auth import Auth
 from outlast.server.limits import Limits
-from outlast.server.pages import Page, Suggestion
+from outlast.server.pages.pages import Page, Suggestion
 
 __all__ = ["App", "Auth", "Limits", "Page", "Suggestion"]

@@ -20,30 +20,31 @@ from outlast.core.clock import seconds
 from outlast.core.errors import HostStopped, StoreGone, StoreUnavailable
 from outlast.host import causes
 from outlast.host.address import Address
-from outlast.host.host import Host
-from outlast.server import pages, rechecking
-from outlast.server.activity import Activity
-from outlast.server.arriving import Arriving, TooSlow
-from outlast.server.auth import Auth, Authorize, Check, NotLetIn
-from outlast.server.connection import REFUSED, TRY_AGAIN, Connection
-from outlast.server.doors import NOT_LOCAL, NOT_LOCAL_IN_SHORT, Doors, told
-from outlast.server.event_stream import Readers
-from outlast.server.http import answer, most_of
+from outlast.host.life.host import Host
+from outlast.server.access import rechecking
+from outlast.server.access.auth import Auth, Authorize, Check, NotLetIn
+from outlast.server.access.doors import NOT_LOCAL, NOT_LOCAL_IN_SHORT, Doors, told
+from outlast.server.access.token import PARAMETER, Token
+from outlast.server.http.arriving import Arriving, TooSlow
+from outlast.server.http.event_stream import Readers
+from outlast.server.http.not_now import NOT_STORED, not_now
+from outlast.server.http.readiness import Readiness
+from outlast.server.http.routes import answer, most_of
 from outlast.server.limits import Limits
-from outlast.server.line import Line
-from outlast.server.not_now import NOT_STORED, not_now
-from outlast.server.pages import Page
-from outlast.server.readiness import Readiness
-from outlast.server.room import Room, Rooms
+from outlast.server.pages import pages
+from outlast.server.pages.activity import Activity
+from outlast.server.pages.pages import Page
+from outlast.server.room.room import Room, Rooms
 from outlast.server.routing import PREFIX, NoSuchAgent, Target, path_of, resolve
-from outlast.server.socket import Socket
-from outlast.server.token import PARAMETER, Token
-from outlast.server.unread import Unread
+from outlast.server.socket.connection import REFUSED, TRY_AGAIN, Connection
+from outlast.server.socket.line import Line
+from outlast.server.socket.socket import Socket
+from outlast.server.socket.unread import Unread
 
 logger = logging.getLogger("outlast.server")
 
 if TYPE_CHECKING:
-    from outlast.server.inspecting import Inspector
+    from outlast.server.pages.inspector import Inspector
 
 INSPECTOR = "/_outlast/inspect"
 FAILED = 1011
@@ -510,7 +511,7 @@ def _tell(error: Exception, text: str, *arguments: object) -> None:
 
 
 def _inspector(app: App) -> Inspector:
-    from outlast.server.inspecting import Inspector
+    from outlast.server.pages.inspector import Inspector
 
     return Inspector(app)
 

@@ -13,10 +13,10 @@ from datetime import timedelta
 import uvicorn
 
 from outlast.core.clock import seconds
-from outlast.server import arriving
 from outlast.server.app import App
-from outlast.server.gathering import protocol
+from outlast.server.http import arriving
 from outlast.server.served import Served
+from outlast.server.socket.gathering import protocol
 
 HAND_OVER = 0.2  # the part of the time for stopping in which nothing runs any more
 AT_MOST = 2.0  # seconds of it

@@ -142,7 +142,7 @@ async def _writing(url: str) -> AsyncIterator[Side]:
 
 @asynccontextmanager
 async def _connected(url: str) -> AsyncIterator[Any]:
-    from outlast.store.postgres import parse
+    from outlast.store.postgres.engine import parse
 
     dsn, name = parse(url)
     import asyncpg  # by now it is known to be there

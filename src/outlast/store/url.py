@@ -12,7 +12,7 @@ from outlast.core.errors import StoreURLError
 from outlast.store.base import Store, StoreOptions
 
 if TYPE_CHECKING:
-    from outlast.store.sqlite import SqliteOptions
+    from outlast.store.sqlite.engine import SqliteOptions
 
 DEFAULT = "sqlite:///.outlast/store.db"
 
@@ -29,11 +29,11 @@ async def open_store(url: str | None = None, options: StoreOptions | None = None
     url = url or DEFAULT
     scheme = url.partition("://")[0]
     if scheme == "sqlite":
-        from outlast.store.sqlite import open_sqlite
+        from outlast.store.sqlite.engine import open_sqlite
 
         return open_sqlite(_sqlite(url), options)
     if scheme in ("postgresql", "postgres"):
-        from outlast.store.postgres import open_postgres
+        from outlast.store.postgres.engine import open_postgres
 
         return await open_postgres(url, options)
     raise _no_store(url)
@@ -62,7 +62,7 @@ def identity_of(url: str | None) -> str:
     path = file_of(url)
     if path is not None:
         return str(path)
-    from outlast.store import postgres
+    from outlast.store.postgres import engine as postgres
 
     return postgres.identity_of(*postgres.parse(url))
 
@@ -83,7 +83,7 @@ def without_password(url: str) -> str:
 
 
 def _sqlite(url: str) -> SqliteOptions:
-    from outlast.store.sqlite import SqliteOptions
+    from outlast.store.sqlite.engine import SqliteOptions
 
     parts = urlsplit(url)
     path = unquote(parts.path)

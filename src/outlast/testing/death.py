@@ -9,10 +9,10 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outlast.host.host import Host
+from outlast.host.life.host import Host
 from outlast.store.base import Store, StoreOptions
 from outlast.store.operations import Batch
-from outlast.store.sqlite import SqliteStore
+from outlast.store.sqlite.engine import SqliteStore
 from outlast.store.url import open_store
 from outlast.testing.virtual import START, CountingIds, VirtualClock, VirtualLoop
 

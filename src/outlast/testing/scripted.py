@@ -28,7 +28,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage
 
-from outlast.chat.history import CONTINUE
+from outlast.chat.context.history import CONTINUE
 from outlast.testing.steps import Call, Failure, Fault, Step, Text, Thought, Wait
 
 
@@ -74,7 +74,7 @@ class ScriptedModel(Model[None]):
 
     ```python
     from pydantic_ai.messages import ModelRequest
-    from outlast.chat.model import open_stream
+    from outlast.chat.model.client import open_stream
     from outlast.testing import ScriptedModel, Step
 
     model = ScriptedModel.calls("send_mail", to="a@b.c", body="hi").then("Done.")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
-from outlast.host.host import Host
+from outlast.host.life.host import Host
 from outlast.testing.death import Death, Drive, Life
 from outlast.testing.virtual import START
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from outlast.host.host import Host
+from outlast.host.life.host import Host
 from outlast.store.base import StoreOptions
 from outlast.store.operations import Batch
 from outlast.store.url import open_store

@@ -45,8 +45,8 @@ def agents(
     limit: Limit = 100,
 ) -> None:
     """All agents, and what they are doing."""
-    from outlast.cli import showing
     from outlast.cli.output import run
+    from outlast.cli.stores import show as showing
 
     run(showing.agents(store, json, after, limit))
 
@@ -56,8 +56,8 @@ def agent(
     agent: AgentArgument, name: NameArgument = None, store: Store = None, json: Json = False
 ) -> None:
     """One agent, with all that it has."""
-    from outlast.cli import showing
     from outlast.cli.output import run
+    from outlast.cli.stores import show as showing
 
     run(showing.agent(store, json, agent, name))
 
@@ -72,8 +72,8 @@ def turns(
     limit: Limit = 50,
 ) -> None:
     """What agents were asked, newest first."""
-    from outlast.cli import showing
     from outlast.cli.output import run
+    from outlast.cli.stores import show as showing
 
     run(showing.turns(store, json, agent, name, only_open=open, limit=limit))
 
@@ -87,8 +87,8 @@ def submissions(
     limit: Limit = 50,
 ) -> None:
     """What is to be answered later, newest first."""
-    from outlast.cli import showing
     from outlast.cli.output import run
+    from outlast.cli.stores import show as showing
 
     run(showing.turns(store, json, agent, name, only_submissions=True, limit=limit))
 
@@ -105,8 +105,8 @@ def incidents(
     limit: Limit = 50,
 ) -> None:
     """Turns that were interrupted, oldest first: being recovered, recovered, or given up."""
-    from outlast.cli import showing
     from outlast.cli.output import run
+    from outlast.cli.stores import show as showing
 
     run(showing.incidents(store, json, agent, name, only_open=open, limit=limit))
 
@@ -121,8 +121,8 @@ def _of_one(view: str, about: str, most: int = 100) -> None:
         json: Json = False,
         limit: Limit = most,
     ) -> None:
-        from outlast.cli import showing
         from outlast.cli.output import run
+        from outlast.cli.stores import show as showing
 
         run(getattr(showing, view)(store, json, agent, name, limit))
 
@@ -140,8 +140,8 @@ def sizes(
     agent: OptionalAgent = None, name: OptionalName = None, store: Store = None, json: Json = False
 ) -> None:
     """How much is stored, table by table."""
-    from outlast.cli import showing
     from outlast.cli.output import run
+    from outlast.cli.stores import show as showing
 
     run(showing.sizes(store, json, agent, name))
 
@@ -152,8 +152,8 @@ def chunks(turn: TurnArgument, store: Store = None, json: Json = False) -> None:
 
     They are kept for ten minutes after its end.
     """
-    from outlast.cli import showing
     from outlast.cli.output import run
+    from outlast.cli.stores import show as showing
 
     run(showing.chunks(store, json, turn))
 
@@ -163,7 +163,7 @@ def explain(turn: TurnArgument, store: Store = None, json: Json = False) -> None
 
     Its admission, steps, tool calls, what interrupted it, what was decided about that and why, and its end.
     """
-    from outlast.cli import showing
     from outlast.cli.output import run
+    from outlast.cli.stores import show as showing
 
     run(showing.explain(store, json, turn))

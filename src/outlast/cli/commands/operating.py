@@ -37,8 +37,8 @@ def list_(
     limit: Limit = 50,
 ) -> None:
     """Turns that were interrupted, oldest first: being recovered, recovered, or given up."""
-    from outlast.cli import showing
     from outlast.cli.output import run
+    from outlast.cli.stores import show as showing
 
     run(showing.incidents(store, json, agent, name, only_open=open, limit=limit))
 
@@ -48,8 +48,8 @@ def seal(
     turn: TurnArgument, store: Store = None, json: Json = False, direct: Direct = False
 ) -> None:
     """End an interrupted turn. What it has said is kept."""
-    from outlast.cli import acting
     from outlast.cli.output import run
+    from outlast.cli.stores import act as acting
 
     run(acting.seal(store, json, direct, turn))
 
@@ -62,8 +62,8 @@ def retry(
 
     Ctrl-C stops waiting for it, no more.
     """
-    from outlast.cli import acting
     from outlast.cli.output import run
+    from outlast.cli.stores import act as acting
 
     run(acting.retry(store, json, direct, turn))
 
@@ -75,8 +75,8 @@ def cancel(
 
     What it has said is kept.
     """
-    from outlast.cli import acting
     from outlast.cli.output import run
+    from outlast.cli.stores import act as acting
 
     run(acting.cancel(store, json, direct, turn))
 
@@ -92,7 +92,7 @@ def release(
 
     It takes up its turns once more.
     """
-    from outlast.cli import acting
     from outlast.cli.output import run
+    from outlast.cli.stores import act as acting
 
     run(acting.release(store, json, direct, agent, name))

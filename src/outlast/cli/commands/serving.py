@@ -30,13 +30,13 @@ def dev(
     """
     import signal
 
-    from outlast.cli import watching
-    from outlast.cli.models import installed
+    from outlast.cli.load import watch as watching
     from outlast.cli.output import complain
     from outlast.cli.serving.processes import RELOAD
     from outlast.cli.serving.settings import Settings
     from outlast.cli.serving.supervisor import supervise
     from outlast.cli.serving.worker import exit_status
+    from outlast.cli.setup.models import installed
 
     watcher = None
     signal.signal(RELOAD, signal.SIG_IGN)  # until there is something to reload
@@ -87,7 +87,7 @@ def chat(
     Answers are streamed, calls of tools are shown and asked about, and what a restart of the server
     interrupts goes on. What is piped in is said line by line.
     """
-    from outlast.cli.chatting import chat as talk
+    from outlast.cli.talk.chat import chat as talk
 
     pairs = [each.partition(":") for each in header or ()]
     headers = {key.strip(): text.strip() for key, _, text in pairs}

@@ -20,7 +20,7 @@ def init(
 
     An agent, a test that kills it at every commit, and a Dockerfile.
     """
-    from outlast.cli.starting import start
+    from outlast.cli.setup.init import start
 
     start(folder, model)
 
@@ -30,6 +30,6 @@ def doctor(store: Store = None, json: Json = False) -> None:
 
     And what to install for what does not. The exit status is 1 if something is in the way.
     """
-    from outlast.cli.doctoring import doctor as look
+    from outlast.cli.setup.doctor import doctor as look
 
     raise typer.Exit(look(store, json))

@@ -16,8 +16,8 @@ db = typer.Typer(
 @db.command()
 def size(store: Store = None, json: Json = False) -> None:
     """How large it is, table by table."""
-    from outlast.cli import storing
     from outlast.cli.output import run
+    from outlast.cli.stores import stores as storing
 
     run(storing.size(store, json))
 
@@ -28,8 +28,8 @@ def vacuum(store: Store = None, json: Json = False) -> None:
 
     A SQLite file must not be open in a host.
     """
-    from outlast.cli import storing
     from outlast.cli.output import run
+    from outlast.cli.stores import stores as storing
 
     run(storing.vacuum(store, json))
 
@@ -47,8 +47,8 @@ def backup(
 
     What is copied is one moment of it, checked, and there as a whole or not at all.
     """
-    from outlast.cli import storing
     from outlast.cli.output import run
+    from outlast.cli.stores import stores as storing
 
     run(storing.backup(store, file, force=force, json=json))
 
@@ -66,7 +66,7 @@ def copy(
 
     Every row is compared afterwards. If anything differs, it is said, and the exit status is not 0.
     """
-    from outlast.cli import storing
     from outlast.cli.output import run
+    from outlast.cli.stores import stores as storing
 
     run(storing.copy(source, target, live=live, json=json))

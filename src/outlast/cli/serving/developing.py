@@ -13,7 +13,7 @@ from outlast.host.causes import VARIABLE
 
 def prepare(application: Any, settings: Settings) -> None:
     """Before it is served."""
-    from outlast.server.pages import Page
+    from outlast.server.pages.pages import Page
 
     application.use_inspector()
     is_alone = settings.host in ("127.0.0.1", "localhost", "::1")

@@ -11,14 +11,14 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from outlast.cli.loading import NoTarget
+from outlast.cli.load.load import NoTarget
 from outlast.cli.serving.settings import Settings
 from outlast.host.causes import VARIABLE as CAUSE
 
 
 def keep_token() -> str:
     """The token of this command: that of the environment, or a new one, for all processes it starts."""
-    from outlast.server.token import VARIABLE, Token
+    from outlast.server.access.token import VARIABLE, Token
 
     try:
         text = Token().text
@@ -49,6 +49,6 @@ def open_doors(settings: Settings, application: Any, sockets: Sequence[socket.so
 def public(sockets: Sequence[socket.socket]) -> list[str]:
     """The addresses among those that are listened on that other machines may reach."""
     from outlast.cli.serving.listening import url
-    from outlast.server.provenance import is_loopback
+    from outlast.server.access.provenance import is_loopback
 
     return [url(each) for each in sockets if not is_loopback(str(each.getsockname()[0]))]

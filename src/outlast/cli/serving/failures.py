@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from outlast.cli.loading import CannotLoad, NoTarget
-from outlast.cli.places import named, own_place, shown
+from outlast.cli.load.load import CannotLoad, NoTarget
+from outlast.cli.load.places import named, own_place, shown
 from outlast.core.errors import StoreError, StoreLocked, StoreUnavailable
 
 Kind = Literal[

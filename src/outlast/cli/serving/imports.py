@@ -12,9 +12,9 @@ from collections.abc import Iterator
 AT_ONCE = (  # what every worker needs
     "outlast.server.serving",
     "outlast.chat.think",
-    "outlast.store.sqlite",
-    "outlast.host.admin",
-    "outlast.host.operators",
+    "outlast.store.sqlite.engine",
+    "outlast.host.admin.socket",
+    "outlast.host.admin.operators",
     "uvicorn.lifespan.on",
     "uvicorn.loops.auto",
     "uvicorn.loops.uvloop",
@@ -26,7 +26,7 @@ AT_ONCE = (  # what every worker needs
     "encodings.idna",
 )
 SOON = (  # what it may need, and takes seconds; not before the first worker has started
-    "outlast.store.postgres",
+    "outlast.store.postgres.engine",
     "anyio._backends._asyncio",
     "opentelemetry.propagate",
     "openai",

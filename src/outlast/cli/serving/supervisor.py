@@ -13,7 +13,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from outlast.cli.loading import NoTarget
+from outlast.cli.load.load import NoTarget
 from outlast.cli.serving import imports, processes
 from outlast.cli.serving.deaths import Death, described, handed_on, wait_after
 from outlast.cli.serving.doors import keep_token

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from outlast.cli.loading import CannotLoad, NoTarget, load
-from outlast.cli.models import problems_of
+from outlast.cli.load.load import CannotLoad, NoTarget, load
 from outlast.cli.serving import developing, terminal
 from outlast.cli.serving.doors import keep_token, open_doors
 from outlast.cli.serving.failures import Failure, failure_of
@@ -25,6 +24,7 @@ from outlast.cli.serving.imports import kept
 from outlast.cli.serving.listening import CannotListen, listen
 from outlast.cli.serving.processes import FAILED, READY, SERVED, UPGRADE
 from outlast.cli.serving.settings import NO_MEMORY, REFUSED, Settings, refusal
+from outlast.cli.setup.models import problems_of
 
 if TYPE_CHECKING:
     from outlast.server.serving import Server

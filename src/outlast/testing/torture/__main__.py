@@ -20,7 +20,7 @@ import typer
 from outlast.testing.torture import report
 from outlast.testing.torture.report import Outcome
 from outlast.testing.torture.run import Options, torture
-from outlast.testing.torture.sabotage import SABOTAGES
+from outlast.testing.torture.server.sabotage import SABOTAGES
 
 STOPPED = 130  # the exit status when somebody has stopped it
 EVERY = 25  # kills between two lines, where a line cannot be written over

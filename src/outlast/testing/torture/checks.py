@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outlast.chat.calling import UNKNOWN
-from outlast.chat.recovery import TERMINAL_MESSAGE
-from outlast.server.wire import public_chunk
+from outlast.chat.answer.calls import UNKNOWN
+from outlast.chat.types.recovery import TERMINAL_MESSAGE
+from outlast.server.room.wire import public_chunk
 from outlast.testing.torture.plan import ASKS, Plan, misplaced, turn_of, words_in
 from outlast.testing.torture.rows import Entry, Rows, StoredMessage
-from outlast.testing.torture.watching import Conversation, Turn, folded, text_of
+from outlast.testing.torture.users.watching import Conversation, Turn, folded, text_of
 
 MISSING = "seen chunk missing"
 TWICE = "text twice or with a gap"

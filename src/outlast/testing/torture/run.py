@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from outlast.client import CallFailed
-from outlast.testing.torture import database
-from outlast.testing.torture import served_settings as settings
 from outlast.testing.torture.checks import (
     FAILED,
     RUNNING,
@@ -22,15 +20,17 @@ from outlast.testing.torture.checks import (
     Violation,
     audit,
 )
-from outlast.testing.torture.database import Gateway
-from outlast.testing.torture.driving import TURNS, User, stable
 from outlast.testing.torture.journal import Journal, JournalReader
-from outlast.testing.torture.memory import BY_GROUP, BY_LIMIT, Group, group
 from outlast.testing.torture.poison import GIVEN_UP, poisoned
 from outlast.testing.torture.report import Outcome
 from outlast.testing.torture.rows import Fetches, reader, rows_of, unfinished
-from outlast.testing.torture.serving import Serving, kills
-from outlast.testing.torture.watching import Conversation, Watcher
+from outlast.testing.torture.server import database
+from outlast.testing.torture.server import served_settings as settings
+from outlast.testing.torture.server.database import Gateway
+from outlast.testing.torture.server.memory import BY_GROUP, BY_LIMIT, Group, group
+from outlast.testing.torture.server.process import Serving, kills
+from outlast.testing.torture.users.driving import TURNS, User, stable
+from outlast.testing.torture.users.watching import Conversation, Watcher
 
 GREETINGS = 5  # connections after which somebody who waits should have heard something
 GIVEN_UP_WITHIN = 60.0  # seconds, for a turn that kills its process

@@ -1,0 +1,574 @@
+"""Schedules: callbacks that are due at a time, once or again and again.
+
+An occurrence is claimed in a commit before its callback runs, and released in a commit after: two scans never
+run it side by side, and one that died with its process is run again by the next (at least once). A callback
+that raises is retried in the process; what is left then is reported and never holds up the others. An
+occurrence during which the process crashed twice runs alone, after its neighbours, and not for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Concatenate
+
+from outlast.agent.admission import (
+    WAS_ADMITTED,
+    Occurrence,
+    Origin,
+    admitting,
+    current_origin,
+    digest,
+    forget,
+    schedule_scope,
+)
+from outlast.agent.commit import Commits
+from outlast.agent.events import (
+    ScheduleCancelled,
+    ScheduleCompleted,
+    ScheduleCreated,
+    ScheduleDuplicates,
+    ScheduleFailed,
+    ScheduleRetried,
+    ScheduleStarted,
+)
+from outlast.agent.schedules import sql as rows
+from outlast.agent.schedules.occurrences import Following, Past, after_run, brought_nearer, put_off
+from outlast.agent.schedules.sql import ScheduleRow
+from outlast.agent.schedules.timetable import (
+    Retry,
+    ScheduleKind,
+    Timing,
+    interval_timing,
+    timing_of,
+)
+from outlast.agent.state.facts import Facts
+from outlast.core import json
+from outlast.core.clock import to_datetime, to_timedelta
+from outlast.core.errors import CommitRefused, OutlastError
+from outlast.core.events import Arguments, Kind
+from outlast.core.text import described
+from outlast.host.life.activation import Activation
+from outlast.host.wakeups.boot_order import SUSPECT_FROM, alone_for, delay_before
+from outlast.store.operations import Operation, Query
+
+logger = logging.getLogger("outlast.agent")
+
+SIDE_BY_SIDE = 10
+PAGE = 100
+LONGEST_DEFER = 24 * 3_600_000  # milliseconds: how long an occurrence without its callback is kept
+MANY = 10  # due one-shots of one callback that look like a mistake
+MOST_CRASHES = 10  # in a row, of processes that executed an occurrence
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule as it stands in the store. `time` is its next occurrence, or the one that runs."""
+
+    id: str
+    callback: str
+    payload: Any
+    kind: ScheduleKind
+    time: datetime
+    cron: str | None = None
+    timezone: str | None = None
+    interval: timedelta | None = None
+    retry: Retry = Retry()  # noqa: RUF009 - frozen
+    created_at: datetime | None = None
+
+
+class Schedules:
+    """The schedules of one agent."""
+
+    def __init__(
+        self, agent: object, activation: Activation, commits: Commits, facts: Facts
+    ) -> None:
+        self._object = agent
+        self._agent = activation.address.text
+        self._activation = activation
+        self._commits = commits
+        self._facts = facts
+        self._running: set[str] = set()
+        self._claimed: set[str] = set()  # of these, by this activation
+        self._is_stopping = False  # the process was asked to
+        self._scan: asyncio.Task[None] | None = None
+        self._again = False
+
+    # --- making and looking ----------------------------------------------------------------------
+
+    async def once_or_by_cron(
+        self,
+        when: float | timedelta | datetime | str,
+        callback: Callable[..., Any] | str,
+        payload: Any,
+        retry: Retry | None,
+        idempotent: bool | None,
+        timezone: str | None,
+    ) -> Schedule:
+        timing = timing_of(when, timezone, self._activation.clock.now())
+        return await self._add(timing, callback, payload, retry, idempotent)
+
+    async def every(
+        self,
+        interval: float | timedelta,
+        callback: Callable[..., Any] | str,
+        payload: Any,
+        retry: Retry | None,
+        idempotent: bool | None,
+    ) -> Schedule:
+        timing = interval_timing(interval, self._activation.clock.now())
+        return await self._add(timing, callback, payload, retry, idempotent)
+
+    async def _add(
+        self,
+        timing: Timing,
+        callback: Callable[..., Any] | str,
+        payload: Any,
+        retry: Retry | None,
+        idempotent: bool | None,
+    ) -> Schedule:
+        name = self._callback_name(callback)
+        text = json.encode(payload, "payload")
+        if retry is not None and not isinstance(retry, Retry):
+            raise TypeError(f"retry is a Retry, not {retry!r}")
+        options = None if retry is None else json.encode(retry.stored())
+        if idempotent is None:
+            idempotent = timing.kind in ("cron", "interval")
+        row = ScheduleRow(
+            id=self._activation.ids.new("schedule"),
+            identity=_identity(timing, name, text) if idempotent else None,
+            kind=timing.kind,
+            callback=name,
+            payload=text,
+            cron=timing.cron,
+            timezone=timing.timezone,
+            interval=timing.interval,
+            retry=options,
+            created_at=self._activation.clock.now(),
+            occurrence=timing.first_at,
+            run_at=timing.first_at,
+            claimed_at=None,
+            defers=0,
+            crashes=0,
+        )
+        if row.identity is not None:
+            existing = await self._fetch_one(rows.BY_IDENTITY, row.identity)
+            if existing is not None:
+                return self._shown(existing)
+        origin = current_origin()
+        if row.identity is None and origin is not None and origin.agent == self._agent:
+            return await self._add_inside(origin, row)
+        try:
+            await self._commits.write(
+                [self._insertion(row), *rows.rearm(self._agent)], lambda: self._made(row)
+            )
+        except CommitRefused:
+            if row.identity is None:
+                raise
+            existing = await self._fetch_one(rows.BY_IDENTITY, row.identity)
+            if existing is None:
+                raise
+            return self._shown(existing)
+        return self._shown(row)
+
+    async def _add_inside(self, origin: Origin, row: ScheduleRow) -> Schedule:
+        """Make it, or join the one that an earlier run of the work around this has made."""
+        unit = self._commits.current()
+        key = origin.key(self._agent, "schedule", row.callback, row.payload, unit)
+        row = replace(row, id=f"schedule_{digest(key)}")
+        noted = (origin.scope, key)
+        if not await self._activation.store.fetch(WAS_ADMITTED, self._agent, *noted):
+            insertion = self._insertion(row, noted)
+            try:
+                await self._commits.write(
+                    [insertion, origin.note(key), *rows.rearm(self._agent)],
+                    lambda: self._made(row),
+                )
+                return self._shown(row)
+            except CommitRefused:  # what an earlier run has left behind was faster
+                pass
+        return self._shown(await self._fetch_one(rows.BY_ID, row.id) or row)
+
+    def _made(self, row: ScheduleRow) -> None:
+        self._emit(ScheduleCreated, row)
+        self._activation.alarm_was_set(row.run_at)
+
+    def _insertion(
+        self, row: ScheduleRow, noted: tuple[str | None, str | None] = (None, None)
+    ) -> Operation:
+        return rows.INSERT, (
+            self._agent,
+            row.id,
+            row.identity,
+            row.kind,
+            row.callback,
+            row.payload,
+            row.cron,
+            row.timezone,
+            row.interval,
+            row.retry,
+            row.created_at,
+            row.occurrence,
+            row.run_at,
+            *noted,
+        )
+
+    def _callback_name(self, callback: Callable[..., Any] | str) -> str:
+        name = (
+            callback if isinstance(callback, str) else getattr(callback, "__name__", repr(callback))
+        )
+        method = getattr(type(self._object), name, None)
+        if not callable(method) or (callable(callback) and not self._is_own(callback, method)):
+            raise TypeError(
+                f"a schedule's callback is a method of {type(self._object).__name__}, stored by its"
+                f" name, so that another process can call it; {callback!r} is not one"
+            )
+        return name
+
+    def _is_own(self, callback: Any, method: Any) -> bool:
+        return getattr(callback, "__func__", callback) is method
+
+    async def all(
+        self, kind: ScheduleKind | None, callback: Callable[..., Any] | str | None
+    ) -> list[Schedule]:
+        if callback is not None and not isinstance(callback, str):
+            callback = self._callback_name(callback)
+        found = await self._activation.store.fetch(rows.OF_AGENT, self._agent)
+        return [
+            self._shown(row)
+            for row in (ScheduleRow(*values) for values in found)
+            if kind in (None, row.kind) and callback in (None, row.callback)
+        ]
+
+    async def get(self, id: str) -> Schedule | None:
+        row = await self._fetch_one(rows.BY_ID, id)
+        return None if row is None else self._shown(row)
+
+    async def cancel(self, id: str) -> bool:
+        row = await self._fetch_one(rows.BY_ID, id)
+        if row is None:
+            return False
+        touched = await self._commits.write(
+            [
+                (rows.DELETE, (self._agent, id)),
+                forget(self._agent, schedule_scope(id)),
+                (rows.FORGET, (self._agent, rows.fact_of(id))),
+                *rows.rearm(self._agent),
+            ],
+            lambda: self._cancelled(row),
+        )
+        return touched is None or touched[0] != 0
+
+    def _cancelled(self, row: ScheduleRow) -> None:
+        self._facts.forget(rows.fact_of(row.id))
+        self._emit(ScheduleCancelled, row)
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def scan_soon(self) -> asyncio.Task[None]:
+        """Run what is due; if a scan is under way, look again after it."""
+        if self._scan is None:
+            self._scan = self._activation.spawn(self._scan_all(), "run schedules")
+        else:
+            self._again = True
+        return self._scan
+
+    async def _scan_all(self) -> None:
+        limit = asyncio.Semaphore(SIDE_BY_SIDE)
+        try:
+            while True:
+                self._again = False
+                found = await self._due()
+                self._warn_of_many(found)
+                for row in found:
+                    if row.crashes >= SUSPECT_FROM and not self._activation.is_continued:
+                        await self._suspect(row)
+                        continue
+                    await limit.acquire()
+                    if await self._claim(row):
+                        self._running.add(row.id)
+                        self._activation.spawn(self._execute(row, limit), f"run {row.callback}")
+                    else:
+                        limit.release()
+                if not found and not self._again:
+                    await self._commits.commit(rows.rearm(self._agent))
+                    if not self._again:  # nobody was woken meanwhile
+                        break
+        except OutlastError:
+            if self._activation.ended is None:
+                raise
+        finally:
+            self._scan = None
+
+    async def _due(self) -> list[ScheduleRow]:
+        """What is due or was left behind, and does not run here."""
+        found = await self._activation.store.fetch(
+            rows.DUE, self._agent, self._activation.clock.now(), PAGE
+        )
+        return [
+            row for row in (ScheduleRow(*values) for values in found) if row.id not in self._running
+        ]
+
+    async def _claim(self, row: ScheduleRow) -> bool:
+        now = self._activation.clock.now()
+        is_counted = row.claimed_at is not None and self._activation.is_continued
+        crashes = row.crashes + (not is_counted and not self._is_stopping)
+        try:
+            await self._commits.commit(
+                [
+                    (rows.CLAIM, (self._agent, row.id, row.occurrence, now, crashes)),
+                    *rows.rearm(self._agent),
+                ]
+            )
+        except CommitRefused:
+            return False  # it was cancelled, or has moved on
+        self._claimed.add(row.id)
+        return True
+
+    async def _execute(self, row: ScheduleRow, limit: asyncio.Semaphore) -> None:
+        """Run one occurrence to its end, and store what follows."""
+        try:
+            await self._run(row)
+        finally:
+            self._running.discard(row.id)
+            limit.release()
+
+    async def _suspect(self, row: ScheduleRow) -> None:
+        """Run it alone, unless it has moved on since it was read: then it ran here, and has ended."""
+        if await self._fetch_one(rows.BY_ID, row.id) == row and row.id not in self._running:
+            self._running.add(row.id)
+            self._activation.spawn(self._execute_alone(row), f"run {row.callback} alone")
+
+    async def _execute_alone(self, row: ScheduleRow) -> None:
+        """The same for one that may be what kills its process: after its neighbours, and alone."""
+        crashes = row.crashes
+        try:
+            if crashes > MOST_CRASHES:
+                if not await self._claim(row):
+                    return
+                self._report(row, f"the process crashed {crashes} times while it ran", attempts=0)
+                await self._store_end(row, self._next(row))
+                return
+            elapsed = self._activation.clock.now() - (row.claimed_at or 0)
+            await asyncio.sleep(delay_before(crashes, elapsed))
+            async with self._activation.boot_order.alone(alone_for(crashes)):
+                if await self._claim(row):
+                    await self._run(row)
+        except OutlastError as error:
+            if self._activation.ended is None:
+                logger.error("%s: %r was not run: %s", self._agent, row.callback, error)
+        finally:
+            self._running.discard(row.id)
+
+    async def spare(self) -> None:
+        """The process is asked to stop: what it leaves behind was not a crash."""
+        self._is_stopping = True
+        operations: list[Operation] = [(rows.SPARE, (self._agent, id)) for id in self._claimed]
+        self._claimed.clear()
+        if operations:
+            await self._commits.commit(operations)
+
+    async def _run(self, row: ScheduleRow) -> None:
+        try:
+            await self._store_end(row, await self._outcome(row))
+        except OutlastError as error:
+            if self._activation.ended is None:
+                logger.error(
+                    "%s: the end of %r was not stored: %s", self._agent, row.callback, error
+                )
+
+    async def _store_end(self, row: ScheduleRow, following: Following | None) -> None:
+        if following is None:
+            operation: Operation = rows.DELETE, (self._agent, row.id)
+        else:
+            target = (following.occurrence, following.run_at, following.defers)
+            operation = rows.RELEASE, (self._agent, row.id, row.occurrence, *target)
+        is_over = following is None or following.occurrence != row.occurrence
+        forgotten = [forget(self._agent, schedule_scope(row.id))] if is_over else []
+        await self._conclude(row, following, [operation, *forgotten])
+        self._claimed.discard(row.id)
+
+    async def _conclude(
+        self, row: ScheduleRow, following: Following | None, operations: list[Operation]
+    ) -> None:
+        """Commit these, with the alarm, and with what the schedule has run if there is a gap in it."""
+        past = None
+        if following is not None and following.past != self._past(row):
+            past = following.past.text
+            operations = [*operations, rows.remember(self._agent, row.id, past)]
+        touched = await self._commits.commit([*operations, *rows.rearm(self._agent)])
+        if past is not None and touched[len(operations) - 1]:  # it was not cancelled meanwhile
+            self._facts.remember(rows.fact_of(row.id), past)
+        if following is not None:
+            self._activation.alarm_was_set(following.run_at)
+
+    def _past(self, row: ScheduleRow) -> Past:
+        return Past.of(row, self._facts.get(rows.fact_of(row.id), None, None))
+
+    async def set_right(self) -> None:
+        """Bring nearer what would wait for too long, because the clock went back."""
+        now = self._activation.clock.now()
+        found = await self._activation.store.fetch(rows.WAITING, self._agent, now)
+        for row in (ScheduleRow(*values) for values in found):
+            try:
+                nearer = brought_nearer(row, self._past(row), now)
+                if nearer is not None:
+                    target = (nearer.occurrence, nearer.run_at)
+                    move = (rows.MOVE, (self._agent, row.id, row.occurrence, *target))
+                    await self._conclude(row, nearer, [move])
+            except ValueError as error:  # a time zone that is gone: it may come back
+                logger.error("%s: the schedule %r may oversleep: %s", self._agent, row.id, error)
+            except CommitRefused:
+                continue  # it was cancelled, or runs
+
+    async def _outcome(self, row: ScheduleRow) -> Following | None:
+        """Run the callback. Returns what the schedule waits for then; None: it is done with."""
+        import random
+
+        now = self._activation.clock.now
+        try:
+            payload = json.decode(row.payload)
+            retry = Retry(**json.decode(row.retry)) if row.retry else Retry()
+        except (ValueError, TypeError) as error:
+            self._report(row, f"its payload cannot be read: {error}", attempts=0)
+            return self._next(row)
+        callback = getattr(self._object, row.callback, None)
+        if not callable(callback):
+            self._report(
+                row, f"{type(self._object).__name__} has no method {row.callback!r}", attempts=0
+            )
+            if row.is_recurring or now() - row.occurrence >= LONGEST_DEFER:
+                return self._next(row)
+            return self._put_off(row)
+        started = now()
+        for attempt in range(1, retry.max_attempts + 1):
+            if attempt > 1:
+                chance = random.Random(
+                    f"{row.id} {row.occurrence}"
+                )  # apart, but the same in each run
+                await asyncio.sleep(retry.delay_before(attempt, chance))
+            try:
+                self._emit(ScheduleStarted, row, attempt=attempt)
+                await self._call(callback, payload, row)
+                self._emit(ScheduleCompleted, row, elapsed_ms=now() - started)
+                return self._next(row)
+            except OutlastError as error:
+                if self._activation.ended is not None:
+                    raise  # the next activation will run it
+                if attempt == retry.max_attempts:
+                    self._report(row, described(error), attempts=attempt, error=error)
+                    return self._put_off(row)  # ours, not the callback's: it is not consumed by it
+                why = described(error)
+            except (Exception, asyncio.CancelledError) as error:
+                if self._activation.ended is not None:
+                    raise OutlastError("left for the next activation") from error
+                if attempt == retry.max_attempts:
+                    self._report(row, described(error), attempts=attempt, error=error)
+                    return self._next(row)
+                why = described(error)
+            self._emit(ScheduleRetried, row, attempt=attempt, error=why)
+        raise AssertionError("unreachable")
+
+    async def _call(self, callback: Callable[..., Any], payload: Any, row: ScheduleRow) -> None:
+        arguments = (payload, self._shown(row))[: _positional(callback)]
+        token = admitting.set(Occurrence(self._agent, row.id, row.occurrence))
+        try:
+            result = callback(*arguments)
+            if inspect.isawaitable(result):
+                await result
+        finally:
+            admitting.reset(token)
+
+    def _next(self, row: ScheduleRow) -> Following | None:
+        try:
+            return after_run(row, self._past(row), self._activation.clock.now())
+        except ValueError as error:  # a time zone that is gone: it may come back
+            self._report(row, str(error), attempts=0)
+            return self._put_off(row)
+
+    def _put_off(self, row: ScheduleRow) -> Following:
+        return put_off(row, self._past(row), self._activation.clock.now())
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _report(
+        self, row: ScheduleRow, why: str, *, attempts: int, error: BaseException | None = None
+    ) -> None:
+        logger.error(
+            "%s: the schedule %r failed: %s", self._agent, row.callback, why, exc_info=error
+        )
+        self._emit(ScheduleFailed, row, error=why, attempts=attempts)
+
+    def _warn_of_many(self, found: list[ScheduleRow]) -> None:
+        counts: dict[str, int] = {}
+        for row in found:
+            if not row.is_recurring:
+                counts[row.callback] = counts.get(row.callback, 0) + 1
+        for callback, count in counts.items():
+            if count >= MANY:
+                logger.warning(
+                    "%s: %d schedules of %r are due at once", self._agent, count, callback
+                )
+                self._activation.events.emit(
+                    ScheduleDuplicates, self._agent, callback=callback, count=count
+                )
+
+    def _emit(
+        self,
+        kind: Kind[Concatenate[str | None, str, str, ScheduleKind, Arguments]],
+        row: ScheduleRow,
+        *arguments: Arguments.args,
+        **more: Arguments.kwargs,
+    ) -> None:
+        self._activation.events.emit(
+            kind, self._agent, row.id, row.callback, row.kind, *arguments, **more
+        )
+
+    async def _fetch_one(self, query: Query, value: str) -> ScheduleRow | None:
+        found = await self._activation.store.fetch(query, self._agent, value)
+        return ScheduleRow(*found[0]) if found else None
+
+    def _shown(self, row: ScheduleRow) -> Schedule:
+        try:
+            payload = json.decode(row.payload)
+            retry = Retry(**json.decode(row.retry)) if row.retry else Retry()
+        except (ValueError, TypeError):
+            payload, retry = None, Retry()
+        return Schedule(
+            id=row.id,
+            callback=row.callback,
+            payload=payload,
+            kind=row.kind,
+            time=to_datetime(row.run_at),
+            cron=row.cron,
+            timezone=row.timezone,
+            interval=None if row.interval is None else to_timedelta(row.interval),
+            retry=retry,
+            created_at=to_datetime(row.created_at),
+        )
+
+
+def _identity(timing: Timing, callback: str, payload: str) -> str:
+    import hashlib
+
+    parts = [timing.kind, callback, payload, timing.cron, timing.timezone, timing.interval]
+    return hashlib.sha256(json.encode(parts).encode()).hexdigest()
+
+
+def _positional(callback: Callable[..., Any]) -> int:
+    """How many of (payload, schedule) the callback takes."""
+    try:
+        signature = inspect.signature(callback)
+    except (TypeError, ValueError):
+        return 2
+    for count in (2, 1):
+        try:
+            signature.bind(*(None,) * count)
+            return count
+        except TypeError:
+            continue
+    return 0

@@ -1,0 +1,268 @@
+"""The schedules table: its rows, and every statement about it.
+
+| column | meaning |
+| --- | --- |
+| `identity` | what an idempotent schedule is recognised by; null while a one-shot is being executed |
+| `occurrence` | what the occurrence that is to run, or is running, is known by: its intended time |
+| `run_at` | when to run it: the occurrence, or later if it had to be put off |
+| `claimed_at` | since when it is running; if it does not run in this activation, it died there |
+| `defers` | how often it was put off |
+| `crashes` | executions of this occurrence that have not ended: the process crashed, or it runs |
+
+What a cron schedule has run, if that is more than one span (`occurrences`), is a fact of the agent.
+
+The agent's alarm is the earliest `run_at` of what is not claimed. It is computed anew in the same commit as
+every change (`rearm`), so that the two can never disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast.agent.schedules.timetable import ScheduleKind
+from outlast.store.operations import BulkStatement, Operation, Query, Statement
+
+ALARM = "schedules"
+
+_COLUMNS = (
+    "id, identity, kind, callback, payload, cron, timezone, interval, retry, created_at,"
+    " occurrence, run_at, claimed_at, defers, crashes"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """A row as it is stored; `payload` and `retry` are JSON text."""
+
+    id: str
+    identity: str | None
+    kind: ScheduleKind
+    callback: str
+    payload: str
+    cron: str | None
+    timezone: str | None
+    interval: int | None
+    retry: str | None
+    created_at: int
+    occurrence: int
+    run_at: int
+    claimed_at: int | None
+    defers: int
+    crashes: int
+
+    @property
+    def is_recurring(self) -> bool:
+        return self.kind in ("cron", "interval")
+
+
+# What is scheduled from inside other work (`origin` and `key`; else null) is made once, though it has run.
+INSERT = Statement(
+    "schedules insert",
+    sqlite="""
+        INSERT INTO schedules
+            (agent, id, identity, kind, callback, payload, cron, timezone, interval, retry,
+             created_at, occurrence, run_at, defers)
+        SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 0
+        WHERE NOT EXISTS (
+            SELECT 1 FROM admissions WHERE agent = ?1 AND origin = ?14 AND key = ?15
+        )
+        ON CONFLICT DO NOTHING
+    """,
+    postgres="""
+        INSERT INTO schedules
+            (agent, id, identity, kind, callback, payload, cron, timezone, interval, retry,
+             created_at, occurrence, run_at, defers)
+        SELECT u.agent, u.id, u.identity, u.kind, u.callback, u.payload, u.cron, u.timezone,
+               u.interval_ms, u.retry, u.created_at, u.occurrence, u.run_at, 0
+        FROM {rows}
+        WHERE NOT EXISTS (
+            SELECT 1 FROM admissions AS noted
+            WHERE noted.agent = u.agent AND noted.origin = u.origin AND noted.key = u.key
+        )
+        ON CONFLICT DO NOTHING
+    """,
+    columns=[
+        ("agent", "text"),
+        ("id", "text"),
+        ("identity", "text"),
+        ("kind", "text"),
+        ("callback", "text"),
+        ("payload", "text"),
+        ("cron", "text"),
+        ("timezone", "text"),
+        ("interval_ms", "bigint"),
+        ("retry", "text"),
+        ("created_at", "bigint"),
+        ("occurrence", "bigint"),
+        ("run_at", "bigint"),
+        ("origin", "text"),
+        ("key", "text"),
+    ],
+    key=2,
+    expect=True,
+)
+
+# One occurrence is claimed by one execution; a one-shot can then be scheduled anew from inside.
+CLAIM = Statement(
+    "schedules claim",
+    sqlite="""
+        UPDATE schedules SET claimed_at = ?4, crashes = ?5,
+            identity = CASE WHEN kind IN ('cron', 'interval') THEN identity END
+        WHERE agent = ?1 AND id = ?2 AND occurrence = ?3
+    """,
+    postgres="""
+        UPDATE schedules SET claimed_at = u.claimed_at, crashes = u.crashes,
+            identity = CASE WHEN kind IN ('cron', 'interval') THEN identity END
+        FROM {rows}
+        WHERE schedules.agent = u.agent AND schedules.id = u.id
+          AND schedules.occurrence = u.occurrence
+    """,
+    columns=[
+        ("agent", "text"),
+        ("id", "text"),
+        ("occurrence", "bigint"),
+        ("claimed_at", "bigint"),
+        ("crashes", "bigint"),
+    ],
+    key=2,
+    expect=True,
+)
+
+# A process that was asked to stop has not crashed.
+SPARE = Statement(
+    "schedules spare",
+    sqlite="""
+        UPDATE schedules SET crashes = crashes - 1
+        WHERE agent = ? AND id = ? AND claimed_at IS NOT NULL AND crashes > 0
+    """,
+    postgres="""
+        UPDATE schedules SET crashes = schedules.crashes - 1 FROM {rows}
+        WHERE schedules.agent = u.agent AND schedules.id = u.id
+          AND schedules.claimed_at IS NOT NULL AND schedules.crashes > 0
+    """,
+    columns=[("agent", "text"), ("id", "text")],
+    key=2,
+)
+
+# The end of an execution: on to the next occurrence, or the same one put off.
+RELEASE = Statement(
+    "schedules release",
+    sqlite="""
+        UPDATE schedules SET claimed_at = NULL, occurrence = ?4, run_at = ?5, defers = ?6,
+            crashes = 0
+        WHERE agent = ?1 AND id = ?2 AND occurrence = ?3
+    """,
+    postgres="""
+        UPDATE schedules SET claimed_at = NULL, occurrence = u.next_occurrence,
+            run_at = u.run_at, defers = u.defers, crashes = 0
+        FROM {rows}
+        WHERE schedules.agent = u.agent AND schedules.id = u.id
+          AND schedules.occurrence = u.occurrence
+    """,
+    columns=[
+        ("agent", "text"),
+        ("id", "text"),
+        ("occurrence", "bigint"),
+        ("next_occurrence", "bigint"),
+        ("run_at", "bigint"),
+        ("defers", "bigint"),
+    ],
+    key=2,
+)
+
+# What waits, to another time: the clock was set.
+MOVE = Statement(
+    "schedules move",
+    sqlite="""
+        UPDATE schedules SET occurrence = ?4, run_at = ?5
+        WHERE agent = ?1 AND id = ?2 AND occurrence = ?3 AND claimed_at IS NULL
+    """,
+    postgres="""
+        UPDATE schedules SET occurrence = u.next_occurrence, run_at = u.run_at
+        FROM {rows}
+        WHERE schedules.agent = u.agent AND schedules.id = u.id
+          AND schedules.occurrence = u.occurrence AND schedules.claimed_at IS NULL
+    """,
+    columns=[
+        ("agent", "text"),
+        ("id", "text"),
+        ("occurrence", "bigint"),
+        ("next_occurrence", "bigint"),
+        ("run_at", "bigint"),
+    ],
+    key=2,
+    expect=True,
+)
+
+DELETE = Statement(
+    "schedules delete",
+    sqlite="DELETE FROM schedules WHERE agent = ? AND id = ?",
+    postgres="""
+        DELETE FROM schedules USING {rows}
+        WHERE schedules.agent = u.agent AND schedules.id = u.id
+    """,
+    columns=[("agent", "text"), ("id", "text")],
+    key=2,
+)
+
+_DISARM = "DELETE FROM alarms WHERE agent = ? AND source = 'schedules'"
+_ARM = """
+    INSERT INTO alarms (agent, source, wake_at)
+    SELECT ?, 'schedules', earliest.run_at FROM (
+        SELECT min(run_at) AS run_at FROM schedules WHERE agent = ? AND claimed_at IS NULL
+    ) AS earliest
+    WHERE earliest.run_at IS NOT NULL
+"""
+DISARM = BulkStatement("alarms clear", _DISARM, Query.same(_DISARM).postgres)
+ARM = BulkStatement("alarms set", _ARM, Query.same(_ARM.replace("?", "CAST(? AS text)")).postgres)
+
+
+def rearm(agent: str) -> list[Operation]:
+    """The operations that set the agent's alarm to what its schedules say by then."""
+    return [(DISARM, (agent,)), (ARM, (agent, agent))]
+
+
+_REMEMBER = Query.same(
+    "INSERT INTO facts (agent, name, value)"
+    " SELECT CAST(? AS text), CAST(? AS text), CAST(? AS text)"
+    " WHERE EXISTS (SELECT 1 FROM schedules WHERE agent = ? AND id = ?)"
+    " ON CONFLICT (agent, name) DO UPDATE SET value = excluded.value"
+)
+REMEMBER = BulkStatement("facts set", _REMEMBER.sqlite, _REMEMBER.postgres)
+_FORGET = Query.same("DELETE FROM facts WHERE agent = ? AND name = ?")
+FORGET = BulkStatement("facts clear", _FORGET.sqlite, _FORGET.postgres)
+
+
+def fact_of(id: str) -> str:
+    """The name of the fact that tells what a cron schedule has run."""
+    return f"schedule:{id}"
+
+
+def remember(agent: str, id: str, past: str) -> Operation:
+    """Store what a schedule has run, unless it was cancelled meanwhile."""
+    return REMEMBER, (agent, fact_of(id), past, agent, id)
+
+
+DUE = Query.same(
+    f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND"
+    f" (claimed_at IS NOT NULL OR run_at <= ?) ORDER BY run_at, id LIMIT ?",
+    bulk=True,
+)
+BY_ID = Query.same(f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND id = ?")
+BY_IDENTITY = Query.same(f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND identity = ?")
+OF_AGENT = Query.same(
+    f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? ORDER BY run_at, id", bulk=True
+)
+WAITING = Query.same(
+    f"SELECT {_COLUMNS} FROM schedules WHERE agent = ? AND claimed_at IS NULL AND run_at > ?"
+    f" AND (kind <> 'scheduled' OR defers > 0) ORDER BY run_at, id",
+    bulk=True,
+)
+IS_ANY_CLAIMED = Query.same(
+    "SELECT 1 FROM schedules WHERE agent = ? AND claimed_at IS NOT NULL LIMIT 1"
+)
+CLAIMED_AGENTS = Query.same(
+    "SELECT DISTINCT agent FROM schedules WHERE claimed_at IS NOT NULL AND agent > ?"
+    " ORDER BY agent LIMIT ?",
+    bulk=True,
+)

@@ -1,0 +1,272 @@
+"""Sub-agents: agents with rows of their own, under the address and the fence of their root.
+
+A parent registers its sub-agents in a table. What is not registered cannot be activated, so that a
+stub of a deleted one brings back nothing. Removing an agent ends it and all below it first, keeps them away,
+and deletes every row of theirs in one commit: a death leaves all of it or none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from outlast.agent.commit import Commits
+from outlast.agent.events import SubAgentAborted, SubAgentCreated, SubAgentDeleted
+from outlast.core.clock import to_datetime
+from outlast.core.errors import AgentAborted, AgentDestroyed, UnknownAgent
+from outlast.host import events as host_events
+from outlast.host.address import Address, escaped, unescaped
+from outlast.host.life.activation import Activation
+from outlast.store import schema
+from outlast.store.operations import BulkStatement, Operation, Outcome, Query, Statement
+
+A = TypeVar("A")
+
+_REGISTER = Statement(
+    "sub_agents register",
+    sqlite="""
+        INSERT INTO sub_agents (agent, kind, name, number, created_at) VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT DO NOTHING
+    """,
+    postgres="""
+        INSERT INTO sub_agents (agent, kind, name, number, created_at)
+        SELECT u.agent, u.kind, u.name, u.number, u.created_at FROM {rows}
+        ON CONFLICT DO NOTHING
+    """,
+    columns=[
+        ("agent", "text"),
+        ("kind", "text"),
+        ("name", "text"),
+        ("number", "bigint"),
+        ("created_at", "bigint"),
+    ],
+    key=3,
+)
+# Of a sub-agent whose own first commit registers it: the parent, which counts, may not be in memory.
+_REGISTER_LATE = Statement(
+    "sub_agents register late",
+    sqlite="""
+        INSERT INTO sub_agents (agent, kind, name, created_at, number)
+        SELECT u.agent, u.kind, u.name, u.created_at,
+            coalesce((SELECT max(number) FROM sub_agents s WHERE s.agent = u.agent), 0) + 1
+        FROM (SELECT ? AS agent, ? AS kind, ? AS name, ? AS created_at) u WHERE true
+        ON CONFLICT DO NOTHING
+    """,
+    postgres="""
+        INSERT INTO sub_agents (agent, kind, name, created_at, number)
+        SELECT u.agent, u.kind, u.name, u.created_at,
+            coalesce((SELECT max(number) FROM sub_agents s WHERE s.agent = u.agent), 0) + 1
+        FROM {rows}
+        ON CONFLICT DO NOTHING
+    """,
+    columns=[("agent", "text"), ("kind", "text"), ("name", "text"), ("created_at", "bigint")],
+    key=3,
+)
+_UNREGISTER = Statement(
+    "sub_agents unregister",
+    sqlite="DELETE FROM sub_agents WHERE agent = ? AND kind = ? AND name = ?",
+    postgres="""
+        DELETE FROM sub_agents USING {rows}
+        WHERE sub_agents.agent = u.agent AND sub_agents.kind = u.kind AND sub_agents.name = u.name
+    """,
+    columns=[("agent", "text"), ("kind", "text"), ("name", "text")],
+    key=3,
+)
+_IS_REGISTERED = Query.same("SELECT 1 FROM sub_agents WHERE agent = ? AND kind = ? AND name = ?")
+_LAST_NUMBER = Query.same(
+    "SELECT number FROM sub_agents WHERE agent = ? ORDER BY number DESC LIMIT 1"
+)
+_ALL = Query.same(
+    "SELECT kind, name, created_at FROM sub_agents WHERE agent = ? ORDER BY number, created_at",
+    bulk=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SubAgent:
+    """A sub-agent as its parent has registered it."""
+
+    class_name: str
+    name: str
+    created_at: datetime
+
+
+class SubAgents:
+    """The sub-agents of one agent."""
+
+    def __init__(self, activation: Activation, commits: Commits) -> None:
+        self._activation = activation
+        self._commits = commits
+        self._address = activation.address
+        self._last_number = 0
+        self._numbering = asyncio.Lock()
+
+    async def get(self, agent_class: type[A], name: str) -> A:
+        """A stub of a sub-agent, which is registered if it is new."""
+        address = self._child(agent_class, name)
+        stub = self._activation.neighbours.stub(agent_class, address)
+        if not await self._is_registered(address):
+            number = await self._next_number()
+            now = self._activation.clock.now()
+            made = self._commits.hand_over([(_REGISTER, (*_key(address), number, now))])
+            made.add_done_callback(lambda made: self._made(address, made))
+            if self._commits.current() is None:  # otherwise the block's end makes it durable
+                await made
+        return stub
+
+    def _made(self, address: Address, made: asyncio.Future[tuple[int, ...]]) -> None:
+        if made.exception() is None and made.result()[:1] != (0,):  # nobody else was faster
+            self._activation.events.emit(SubAgentCreated, self._address.text, child=address.text)
+
+    def parent(self, agent_class: type[A]) -> A:
+        parent = self._address.parent
+        if parent is None:
+            raise UnknownAgent(f"{self._address} is not a sub-agent, so it has no parent")
+        if parent.kind != agent_class.__name__:
+            raise UnknownAgent(
+                f"the parent of {self._address} is a {parent.kind}, not a {agent_class.__name__}"
+            )
+        return self._activation.neighbours.stub(agent_class, parent)
+
+    async def has(self, agent_class: type[Any], name: str) -> bool:
+        return await self._is_registered(self._child(agent_class, name))
+
+    async def all(self, agent_class: type[Any] | None) -> list[SubAgent]:
+        found = await self._activation.store.fetch(_ALL, self._address.text)
+        return [
+            SubAgent(kind, unescaped(segment), to_datetime(created_at))
+            for kind, segment, created_at in found
+            if agent_class is None or kind == agent_class.__name__
+        ]
+
+    def abort(self, agent_class: type[Any], name: str, reason: str) -> bool:
+        address = self._child(agent_class, name)
+        aborted = AgentAborted(f"{address} was aborted: {reason}")
+        stopped = self._activation.neighbours.abort(address, aborted)
+        if stopped:
+            self._activation.events.emit(SubAgentAborted, self._address.text, child=address.text)
+        return stopped
+
+    async def delete(self, agent_class: type[Any], name: str) -> bool:
+        address = self._child(agent_class, name)
+        self._no_block("delete_sub_agent")
+        return await self._is_registered(address) and await self._remove(address)
+
+    async def destroy(self) -> None:
+        """The agent itself: for a sub-agent what its parent's `delete_sub_agent` does."""
+        self._no_block("destroy")
+        if not isinstance(self._activation.ended, AgentDestroyed):  # by this same code, before
+            await self._remove(self._address)
+
+    async def check_registered(self) -> None:
+        """Called when the agent is activated: one that was deleted must not come back.
+
+        If it may be made by whoever visits it, its first commit registers it, and those above it.
+        """
+        missing = await self.unregistered()
+        if not missing:
+            self._activation.making = None
+        elif not self._activation.may_be_made:
+            raise _not_made(missing[0])
+        else:
+            self._activation.making = _Making(self, self._activation, missing)
+
+    async def unregistered(self) -> list[Address]:
+        """This agent, and those above it, as far as their parents have not made them."""
+        missing = []
+        at: Address = self._address
+        while at.parent is not None:
+            if not await self._is_registered(at):
+                missing.append(at)
+            at = at.parent
+        return missing
+
+    async def _remove(self, address: Address) -> bool:
+        """False: somebody else was faster."""
+        activation, parent = self._activation, address.parent
+        reason = AgentDestroyed(f"{address} was destroyed")
+        async with activation.neighbours.removing(address, reason, by=activation) as removal:
+            touched = await removal.commit(deletion(address), with_root=parent is None)
+        if parent is not None and not touched[-1]:  # it was not registered any more
+            return False
+        activation.events.emit(host_events.AgentDestroyed, address.text)
+        if parent is not None:
+            activation.events.emit(SubAgentDeleted, parent.text, child=address.text)
+        return True
+
+    def _child(self, agent_class: type[Any], name: str) -> Address:
+        return self._address.child(getattr(agent_class, "__name__", str(agent_class)), name)
+
+    async def _is_registered(self, address: Address) -> bool:
+        return bool(await self._activation.store.fetch(_IS_REGISTERED, *_key(address)))
+
+    async def _next_number(self) -> int:
+        async with self._numbering:  # one may have registered itself since the last time
+            found = await self._activation.store.fetch(_LAST_NUMBER, self._address.text)
+            self._last_number = max(self._last_number, found[0][0] if found else 0) + 1
+            return self._last_number
+
+    def _no_block(self, what: str) -> None:
+        if self._commits.current() is not None:
+            raise RuntimeError(
+                f"{what}() is a commit of its own, so it cannot be part of a commit() block;"
+                f" call it after the block"
+            )
+
+
+class _Making:
+    """A sub-agent that somebody visits, and that nobody has made: its first commit registers it."""
+
+    def __init__(
+        self, sub_agents: SubAgents, activation: Activation, missing: list[Address]
+    ) -> None:
+        self._sub_agents = sub_agents
+        self._activation = activation
+        self._missing = missing
+
+    def operations(self) -> list[Operation]:
+        now = self._activation.clock.now()
+        return [(_REGISTER_LATE, (*_key(each), now)) for each in reversed(self._missing)]
+
+    def written(self, outcome: Outcome) -> None:
+        if outcome.exception() is not None or self._activation.making is not self:
+            return
+        self._activation.making = None
+        for address, touched in zip(self._missing, reversed(outcome.result()), strict=False):
+            if touched and address.parent is not None:
+                event = SubAgentCreated
+                self._activation.events.emit(event, address.parent.text, child=address.text)
+
+    async def check(self) -> None:
+        missing = await self._sub_agents.unregistered()
+        if missing:
+            raise _not_made(missing[0])
+        self._activation.making = None
+
+
+def _not_made(address: Address) -> AgentDestroyed:
+    return AgentDestroyed(
+        f"{address} was deleted, or never made; its parent's sub_agent() makes a new one"
+    )
+
+
+def deletion(address: Address) -> list[Operation]:
+    """The operations that delete every row of an agent and of all below it."""
+    text = address.text
+    operations: list[Operation] = []
+    for table in schema.owned_tables():
+        # "/" separates the segments of an address, and "0" is the character after it.
+        sql = f"DELETE FROM {table} WHERE agent = ? OR (agent > ? AND agent < ?)"
+        statement = BulkStatement(f"{table} delete", sql, Query.same(sql).postgres)
+        operations.append((statement, (text, f"{text}/", f"{text}0")))
+    if address.parent is not None:
+        operations.append((_UNREGISTER, _key(address)))
+    return operations
+
+
+def _key(address: Address) -> tuple[str, str, str]:
+    """What a sub-agent is registered by. A name may be text that no store takes as it is."""
+    assert address.parent is not None
+    return address.parent.text, address.kind, escaped(address.name)

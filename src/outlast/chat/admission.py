@@ -1,0 +1,467 @@
+"""The ways to ask an agent. They all append an entry to the inbox, and differ in who waits for what."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from outlast.agent.commit import Commits
+from outlast.chat.inbox import sql as rows
+from outlast.chat.inbox.concurrency import Concurrency, policy_of
+from outlast.chat.inbox.inbox import COMPOSED, Inbox, Request
+from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.message.incoming import to_messages
+from outlast.chat.message.results import Message, Submission, SubmissionStatus, TurnEnd, TurnResult
+from outlast.chat.run.runner import Turns
+from outlast.chat.stream.stream import Stream
+from outlast.chat.tools.pending import checked_schemas
+from outlast.chat.transcript.transcript import Change, Transcript
+from outlast.chat.turn.turn import Executor, composing_for, current_turn
+from outlast.chat.types.contexts import told
+from outlast.chat.types.notices import MessageUpdated, TranscriptChanged
+from outlast.core import json
+from outlast.core.abort import Abort
+from outlast.core.clock import to_datetime
+from outlast.core.errors import HostStopped, InsideTurn, TurnFailed, again
+from outlast.core.text import problem_of, storable
+from outlast.host.life.activation import Activation
+from outlast.store.operations import Argument
+
+logger = logging.getLogger("outlast.chat")
+
+STOPPED = "its caller stopped it"
+MOST_LISTED = 100
+MOST_DELETED = 500
+ENDED: tuple[SubmissionStatus, ...] = ("completed", "error", "aborted", "skipped", "interrupted")
+
+
+class StreamCallback(Protocol):
+    """What `chat` tells as the answer comes. Each method may be async; all but `on_event` may be missing.
+
+    The last call says how the turn ended: `on_done` for a completed one and no other, `on_error`,
+    `on_interrupted`, or `on_aborted` with the reason for one that was stopped or skipped. A callback without
+    `on_aborted` gets that as `on_error`.
+    """
+
+    def on_start(self, event: dict[str, str]) -> Any: ...
+    def on_event(self, chunk: str) -> Any: ...
+    def on_done(self) -> Any: ...
+    def on_error(self, error: str) -> Any: ...
+    def on_aborted(self, reason: str) -> Any: ...
+    def on_interrupted(self) -> Any: ...
+
+
+class Asking:
+    """Every door of one agent."""
+
+    def __init__(
+        self,
+        activation: Activation,
+        commits: Commits,
+        inbox: Inbox,
+        transcript: Transcript,
+        turns: Turns,
+    ) -> None:
+        self._activation = activation
+        self._agent = activation.address.text
+        self._commits = commits
+        self._inbox = inbox
+        self._transcript = transcript
+        self._turns = turns
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    def messages(self, given: Any) -> list[dict[str, Any]]:
+        """What was handed in, as messages."""
+        return to_messages(given, self._activation.ids)
+
+    def request(self, origin: str, given: Any, key: str | None, options: dict[str, Any]) -> Request:
+        """A request for an answer to messages, or to what a function makes of the conversation then."""
+        if not callable(given):
+            return Request("message", origin, self.messages(given), key=key, options=options)
+        marked = {**options, COMPOSED: True}
+        return Request("message", origin, key=key, options=marked, compose=given)
+
+    def options(
+        self, body: Mapping[str, Any] | None, client_tools: Sequence[Any] | None = None
+    ) -> dict[str, Any]:
+        """What comes along with a request."""
+        options: dict[str, Any] = {"body": dict(body or {})}
+        if client_tools is not None:
+            options["client_tools"] = checked_schemas(client_tools)
+        return options
+
+    async def last_body(self) -> Mapping[str, Any]:
+        """The body that came along with the request for the last answer."""
+        path = self._transcript.path
+        made_by = await self._transcript.turn_of(path[-1]["id"]) if path else None
+        entry = None if made_by is None else await self._inbox.get(made_by)
+        body = {} if entry is None else json.decode(entry.options).get("body")
+        return body if isinstance(body, dict) else {}
+
+    async def ask(self, request: Request, signal: Abort | None = None) -> TurnResult:
+        """Accept a request, and wait for its end."""
+        self._no_block("save_messages")
+        with self._waiting("waited for"):
+            entry, accepted = await self._accept(_with(signal, request))
+            end = await self._end_of(entry, signal)
+        return TurnResult(entry.id, end.status, end.message, end.error, end.output, accepted)
+
+    async def _end_of(self, entry: EntryRow, signal: Abort | None) -> TurnEnd:
+        if self._inbox.current(entry) is None:
+            return await self._turns.streams.end_of(await self._inbox.get(entry.id) or entry)
+        forget = self._linked(entry, signal)
+        try:
+            return await self._turns.wait(entry.id)
+        finally:
+            forget()
+
+    def _linked(self, entry: EntryRow, signal: Abort | None) -> Callable[[], None]:
+        """Setting the caller's signal cancels the turn."""
+        if signal is None:
+            return lambda: None
+
+        def cancel() -> None:
+            reason = signal.reason or STOPPED
+            self._activation.spawn(self._turns.stopping.cancel(entry.id, reason), "cancel a turn")
+
+        return signal.listen(cancel)
+
+    async def submit(self, request: Request) -> tuple[EntryRow, bool]:
+        """Accept a request; it is answered later."""
+        return await self._inbox.accept(request)
+
+    async def message(
+        self, request: Request, concurrency: Concurrency
+    ) -> tuple[EntryRow | None, bool]:
+        """Accept a message of a user, as `message_concurrency` says. None: it was dropped."""
+        policy = policy_of(concurrency)
+        if policy == "drop":
+            if self._inbox.is_busy:  # unless it is what is being answered
+                return await self._inbox.existing(request.id, request.key), False
+            policy = "queue"
+        return await self._inbox.accept(replace(request, policy=policy))
+
+    async def chat(
+        self,
+        request: Request,
+        callback: StreamCallback,
+        signal: Abort | None = None,
+        tools: Sequence[Any] = (),
+        executor: Executor | None = None,
+    ) -> None:
+        """Accept a request, and tell the callback everything, from the first chunk to the end.
+
+        With an executor, the client's tools are run by it, in this turn and never after a restart.
+        """
+        self._no_block("chat")
+        with self._waiting("followed"):
+            entry, _ = await self._accept_with(_with(signal, request), tools, executor)
+            await _told(callback, "on_start", {"request_id": entry.id})
+            stream = await self.stream(entry)
+            forget = self._linked(entry, signal)
+            try:
+                async for _, chunk in stream.read(leaves=True):
+                    await _told(callback, "on_event", chunk)
+            finally:
+                forget()
+        end = stream.end
+        if end is None or end.status == "interrupted":
+            await _told(callback, "on_interrupted")
+        elif end.status == "error":
+            await _told(callback, "on_error", end.error or "")
+        elif end.status == "completed":
+            await _told(callback, "on_done")
+        else:
+            reason = end.error or "there was nothing to answer"
+            if hasattr(callback, "on_aborted"):
+                await _told(callback, "on_aborted", reason)
+            else:
+                what = "stopped" if end.status == "aborted" else "skipped"
+                await _told(callback, "on_error", f"The turn was {what}: {reason}")
+
+    async def _accept_with(
+        self, request: Request, tools: Sequence[Any], executor: Executor | None
+    ) -> tuple[EntryRow, bool]:
+        if executor is None:
+            return await self._accept(request)
+        schemas, executors = checked_schemas(tools), self._turns.answering.executors
+        return await self._accept(request, (executors, (schemas, executor)))
+
+    async def _accept(
+        self, request: Request, *kept: tuple[dict[str, Any], Any]
+    ) -> tuple[EntryRow, bool]:
+        """Accept a request. What its turn needs besides what is stored lives in memory: `kept`."""
+        if request.compose is not None:
+            kept = (*kept, (self._turns.composing, request.compose))
+        if not kept:
+            return await self._inbox.accept(request)
+        made: list[str] = []
+
+        def remember(entry: EntryRow) -> None:
+            made.append(entry.id)
+            for where, value in kept:
+                where[entry.id] = value
+
+        accepted = False
+        try:
+            entry, accepted = await self._inbox.accept(request, remember)
+        finally:
+            if not accepted and made and self._inbox.open_one(made[0]) is None:
+                for where, _ in kept:
+                    where.pop(made[0], None)
+        return entry, accepted
+
+    async def follow(self, request: Request) -> AsyncIterator[list[dict[str, Any]]]:
+        """Accept a request, and give its chunks: each time all that there are. Raises if it fails."""
+        self._no_block("chat")
+        with self._waiting("followed"):
+            entry, _ = await self._accept(request)
+            stream = await self.stream(entry)
+            last: dict[str, Any] = {}
+            async for chunks in stream.news():
+                decoded = json.decode(f"[{','.join(chunks)}]")
+                last = decoded[-1]
+                yield decoded
+        end = stream.end
+        if end is None:  # it did not end here: the agent did
+            raise again(self._activation.ended or HostStopped(f"{self._agent} is over"))
+        if end.status in ("error", "interrupted"):
+            text = end.error or "An error occurred."
+            if last.get("type") != "error":
+                yield [{"type": "error", "errorText": text}]
+            raise TurnFailed(text)
+
+    async def resume(self, id: str, after: int) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+        """The chunks of a request from a place on, with their places: what is stored, then what comes."""
+        entry = await self._inbox.get(id)
+        if entry is None:
+            raise LookupError(f"{self._agent} knows no request {id!r}")
+        stream = await self.stream(entry)
+        async for seq, chunk in stream.read(after):
+            yield seq, json.decode(chunk)
+        if stream.end is None:
+            raise again(self._activation.ended or HostStopped(f"{self._agent} is over"))
+
+    async def stable(self, timeout: float | None) -> bool:
+        """Wait until nothing is under way and nothing is open. False: it took too long."""
+        with self._waiting("waited for"):
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._turns.until_stable()
+            except TimeoutError:
+                return False
+        return True
+
+    async def stream(self, entry: EntryRow) -> Stream:
+        """The stream of an entry, live or as it is stored."""
+        if entry.ended_at is None:
+            current = self._inbox.current(entry)
+            if current is not None:
+                return self._turns.streams.of(current)
+        stored = await self._inbox.get(entry.id)
+        return await self._turns.streams.stored(stored or entry)
+
+    @contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Whoever waits for a turn of this agent must not be what that turn has to wait for."""
+        if composing_for.get() == self._agent:
+            raise InsideTurn(
+                f"a turn of {self._agent} cannot be {what} by the function that makes the messages of one,"
+                " which has to return first; use submit_messages(), which does not wait"
+            )
+        turn = current_turn.get()
+        if turn is None or not turn.is_running:
+            yield
+            return
+        if turn.agent == self._agent:
+            raise InsideTurn(
+                f"a turn of {self._agent} cannot be {what} from inside one of its turns, which has"
+                f" to end first; use submit_messages(), which does not wait"
+            )
+        if self._turns.waits_for(turn):
+            raise InsideTurn(
+                f"a turn of {self._agent} cannot be {what} from inside a turn of {turn.agent}: that"
+                f" one is itself waited for by {self._agent}; use submit_messages(), which does not wait"
+            )
+        turn.waits_for.append(self._turns)
+        try:
+            yield
+        finally:
+            turn.waits_for.remove(self._turns)
+
+    # --- messages without a turn -----------------------------------------------------------------
+
+    async def add(self, given: Any) -> list[Message]:
+        """Store messages at the end of the conversation. Those that are stored already stay as they are."""
+        self._no_block("add_messages")
+        if callable(given):
+            given = await told(given, [Message(message) for message in self._transcript.path])
+        messages = self.messages(given)
+        async with self._transcript.changing:
+            known = await self._transcript.known([message["id"] for message in messages])
+            new = [message for message in messages if message["id"] not in known]
+            key = self._inbox.derived_key(Request("add", "add", messages))
+            if not new or (key and await self._inbox.existing(None, key)):
+                return []
+            change = self._transcript.appending(new)
+            operations = list(change.operations)
+            if key is not None:  # so that it is known when the work around it runs again
+                entry = self._inbox.entry(Request("add", "add", key=key))
+                _, ending = self._inbox.end(entry, "completed", None, None)
+                operations = [self._inbox.acceptance(entry), ending, *operations]
+            await self._commits.write(operations, lambda: self._applied(change))
+        return [Message(message) for message in new]
+
+    async def update(self, message: Any) -> bool:
+        """Store a message in place of the one with its id. False: there is none."""
+        self._no_block("update_message")
+        if not isinstance(message, Message | dict) or not (
+            message.id if isinstance(message, Message) else message.get("id")
+        ):
+            raise ValueError("a message that replaces another one has its id")
+        (given,) = self.messages(message.raw if isinstance(message, Message) else message)
+        async with self._transcript.changing:
+            stored = await self._transcript.get(given["id"])
+            if stored is None:
+                return False
+            if stored.get("role") != given["role"]:
+                raise ValueError(f"the message {given['id']!r} is one of the {stored.get('role')}")
+            change = self._transcript.replacing(given)
+            await self._commits.write(change.operations, lambda: self._applied(change, given))
+        return True
+
+    async def select(self, id: str) -> bool:
+        """Go on with the branch of this message: with the newest message below it."""
+        self._no_block("select_branch")
+        async with self._transcript.changing:
+            leaf = await self._transcript.newest_below(id)
+            if leaf is None:
+                return False
+            change = await self._transcript.branching(leaf)
+            if change.operations:
+                await self._commits.write(change.operations, lambda: self._applied(change))
+        return True
+
+    def _applied(self, change: Change, message: dict[str, Any] | None = None) -> None:
+        """It is durable; `message`: only this one is not as it was."""
+        self._transcript.applied(change)
+        if message is None:
+            self._activation.tell(TranscriptChanged(self._turns.shown))
+        else:
+            self._activation.tell(MessageUpdated(message))
+        self._turns.transcript_changed()
+
+    def _no_block(self, what: str) -> None:
+        if self._commits.current() is not None:
+            raise RuntimeError(
+                f"{what}() cannot be part of a commit() block; call it after the block"
+            )
+
+    # --- submissions -----------------------------------------------------------------------------
+
+    async def inspect(self, id: str) -> Submission | None:
+        entry = await self._inbox.get(id)
+        return None if entry is None or entry.origin != "submission" else submission(entry)
+
+    async def list(
+        self, status: SubmissionStatus | Iterable[SubmissionStatus] | None, limit: int
+    ) -> list[Submission]:
+        _check_limit(limit, MOST_LISTED)
+        wanted = _statuses(status)
+        if status is not None and not wanted:
+            return []
+        outcomes = [each for each in wanted if each in ENDED]
+        query = rows.listing(
+            len(outcomes), pending="pending" in wanted, running="running" in wanted
+        )
+        return [submission(entry) for entry in await self._inbox.fetch(query, *outcomes, limit)]
+
+    async def delete(
+        self,
+        status: SubmissionStatus | Iterable[SubmissionStatus] | None,
+        completed_before: datetime | None,
+        limit: int,
+    ) -> int:
+        """Delete submissions that have ended, whatever else was asked for."""
+        _check_limit(limit, MOST_DELETED)
+        wanted = ENDED if status is None else _statuses(status)
+        outcomes = [each for each in wanted if each in ENDED]
+        if not outcomes:
+            return 0
+        arguments: list[Argument] = [self._agent, *outcomes]
+        if completed_before is not None:
+            if completed_before.tzinfo is None:
+                raise ValueError("completed_before needs a time zone: datetime.now(UTC), say")
+            arguments.append(int(completed_before.timestamp() * 1000))
+        statement = rows.deletion(len(outcomes), completed_before is not None)
+        touched = await self._commits.write([(statement, (*arguments, limit))])
+        return 0 if touched is None else touched[0]
+
+
+def submission(entry: EntryRow, *, accepted: bool = True) -> Submission:
+    status: SubmissionStatus = entry.outcome or (
+        "pending" if entry.state == "accepted" else "running"
+    )
+    return Submission(
+        id=entry.id,
+        status=status,
+        idempotency_key=entry.key,
+        metadata=_metadata(entry),
+        error=entry.error,
+        created_at=to_datetime(entry.accepted_at),
+        started_at=None if entry.started_at is None else to_datetime(entry.started_at),
+        completed_at=None if entry.ended_at is None else to_datetime(entry.ended_at),
+        accepted=accepted,
+    )
+
+
+def _metadata(entry: EntryRow) -> Any:
+    try:
+        return None if entry.metadata is None else json.decode(entry.metadata)
+    except ValueError as error:
+        logger.error("the metadata of the request %s cannot be read: %s", entry.id, error)
+        return None
+
+
+def check_text(what: str, value: str | None) -> None:
+    if value is not None and (problem := problem_of(value)) is not None:
+        raise ValueError(f"{what} {problem}")
+
+
+def _with(signal: Abort | None, request: Request) -> Request:
+    """The request, cancelled from the start if the signal of its caller is set already."""
+    if signal is None or not signal.is_set:
+        return request
+    return replace(request, cancelled=storable(signal.reason or STOPPED))
+
+
+async def _told(callback: StreamCallback, name: str, *arguments: Any) -> None:
+    method = getattr(callback, name, None)
+    if method is not None:
+        answer = method(*arguments)
+        if inspect.isawaitable(answer):
+            await answer
+
+
+def _statuses(
+    status: SubmissionStatus | Iterable[SubmissionStatus] | None,
+) -> Sequence[SubmissionStatus]:
+    if status is None:
+        return ()
+    wanted = (status,) if isinstance(status, str) else tuple(status)
+    for each in wanted:
+        if each not in ("pending", "running", *ENDED):
+            raise ValueError(f"no submission is ever {each!r}")
+    return wanted
+
+
+def _check_limit(limit: int, most: int) -> None:
+    if not 1 <= limit <= most:
+        raise ValueError(f"limit is between 1 and {most}, not {limit}")

@@ -1,0 +1,502 @@
+"""The loop: ask the model, run the tools it calls, ask again. On Pydantic AI's model interface."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from outlast.chat.answer.calls import Called, CallEnd
+from outlast.chat.answer.prepare import (
+    Answering,
+    Prepared,
+    Surroundings,
+    check_active,
+    prepared,
+    resumed,
+    window_of,
+)
+from outlast.chat.answer.usage import Spending
+from outlast.chat.context.history import to_model_messages, tool_return
+from outlast.chat.message.partial import RESET_STEP, Partial
+from outlast.chat.message.tool_part import Part, is_settled, tool_name
+from outlast.chat.model.background import fetchable, note_of
+from outlast.chat.model.call_ids import CallIds
+from outlast.chat.model.client import open_stream, resolve
+from outlast.chat.model.errors import ModelFailed, is_passing
+from outlast.chat.model.output import OutputType
+from outlast.chat.model.settings import model_settings
+from outlast.chat.turn.part_repair import with_replaced, without_calls
+from outlast.chat.turn.turn import BREATHE_AFTER, Turn, TurnAborted
+from outlast.chat.types.config import MAX_STEPS
+from outlast.chat.types.contexts import (
+    PrepareStepContext,
+    Step,
+    StepConfig,
+    StepContext,
+    ToolResult,
+    is_overridden,
+    told,
+)
+from outlast.chat.types.events import ModelAsked, TranscriptRepaired
+from outlast.chat.types.model_ask import ModelAsk
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.tools import ToolDefinition
+
+logger = logging.getLogger("outlast.chat")
+
+
+async def answer(
+    agent: Answering, turn: Turn, path: Sequence[dict[str, Any]], around: Surroundings
+) -> None:
+    """Run a turn to its end. Raises `TurnAborted`, or what went wrong."""
+    ready = await turn.unless_stopped(prepared(agent, turn, path, around))
+    try:
+        await _Run(*(getattr(ready, each.name) for each in fields(ready))).steps()
+    finally:
+        await ready.toolset.__aexit__(None, None, None)
+
+
+@dataclass(slots=True)
+class _Run(Prepared):
+    messages: list[ModelMessage] = field(default_factory=list)
+    head: int = 0  # how many of them are the conversation before this turn
+    compactions: int = 0  # that this turn has made
+    step: int = 0  # of the message, from 1 on
+    asked: ModelAsk | None = None  # the last request, for `on_step_finish`
+    noted: int = 0  # the last step about whose answer something is noted
+    spending: Spending = field(init=False)
+
+    def __post_init__(self) -> None:
+        limits = self.config.usage_limits or self.agent.usage_limits
+        self.spending = Spending(limits, self.usage)
+
+    async def steps(self) -> None:
+        """Step after step, until the model has nothing left to call or something says stop."""
+        turn, config, encoder = self.turn, self.config, self.encoder
+        output = None if config.output is None else OutputType(config.output)
+        most = config.max_steps or self.agent.max_steps or MAX_STEPS
+        first = _steps_of(turn.begun)
+        done: list[Step] = []  # of this turn, by whatever attempt
+        resumes = False  # in the middle of a step
+        if turn.resumed is None:
+            # What goes on with a message keeps it; a start with an id begins the message anew.
+            turn.begin(encoder.start(None if turn.is_continuation else turn.message_id))
+        else:
+            turn.begin()
+        turn.stage = "stream"
+        try:
+            if turn.resumed is None:
+                await self._call_approved(first)
+                for message in turn.earlier:
+                    self.spending.count(message)
+                    done += earlier_steps(message, len(done))
+            else:
+                if not await self._call_left(turn.resumed):
+                    self._finish("tool_call")
+                    return
+                self.spending.count(turn.resumed.raw)
+                resumes = self._resume_step(turn.resumed, output)
+                whole = earlier_steps(turn.resumed.raw, -first)
+                done = whole[first : turn.resumed.steps - resumes]
+            before = len(done)  # steps that another attempt has made
+            first += before if turn.resumed is not None else 0
+            with turn.reading_transcript():
+                self.messages = self._conversation()
+            self.head = len(self.messages)
+            while True:
+                if len(done) > before:
+                    await self._shorten(done[-1])
+                self.step = first + len(done) - before + 1
+                if resumes and len(done) == before:
+                    response = await self._fetched(output) or await self._ask(output, done)
+                else:
+                    turn.emit(encoder.start_step(self.step))
+                    response = await self._ask(output, done)
+                called = response.tool_calls
+                self.spending.before_calls(len(called))
+                ends = await self._call(called, len(done)) if called else []
+                for chunk in encoder.finish_step(response, self.spending.note(response)):
+                    turn.emit(chunk)
+                done.append(Step(len(done), response, tuple(call.tool_name for call in called)))
+                if called:
+                    await turn.stream.stored()  # what tools did is durable before the next request
+                await self._finished(response, called, ends, len(done) - 1)
+                if turn.abort.is_set:
+                    raise TurnAborted
+                if not called or len(done) >= most or any(end.state == "open" for end in ends):
+                    break
+                if any(condition(done) for condition in config.stop_conditions()):
+                    break
+        except BaseException as failure:
+            if is_passing(failure):  # somebody may want to go on in the middle of it
+                turn.loose_ends = encoder.close
+                raise
+            for chunk in encoder.close():
+                turn.emit(chunk)
+            raise
+        if output is not None:
+            turn.output = output.value_of(response)
+        self._finish(response.finish_reason)
+
+    def _finish(self, reason: str | None) -> None:
+        self.turn.stream.hold()  # a stream that is whole is that of a turn that has ended
+        self.turn.emit(self.encoder.finish(reason, self.usage))
+
+    # --- after an interruption -------------------------------------------------------------------
+
+    async def _call_left(self, partial: Partial) -> bool:
+        """Make the calls that have not been made, or may be made again. False: others have to answer some."""
+        turn, parts = self.turn, partial.calls
+        turn.open_calls |= {
+            part["toolCallId"] for part in parts if part.get("state") == "approval-requested"
+        }
+        left = [
+            Called(part["toolCallId"], name, part.get("input"), approved=is_approved(part))
+            for part in parts
+            if (name := tool_name(part)) is not None
+            and (part.get("state") == "input-available" or is_unfinished(part) or is_due(part))
+        ]
+        if left:
+            await turn.unless_stopped(self.calls.offered(self.config.active_tools))
+            await self.calls.run(left, self._conversation(), max(0, partial.steps - 1))
+            self._show_replaced()
+            await turn.stream.stored()
+        if turn.abort.is_set:
+            raise TurnAborted
+        if partial.is_step_open and partial.last_calls:
+            partial.is_step_open = False
+            for chunk in self.encoder.finish_step():
+                turn.emit(chunk)
+        return not turn.open_calls
+
+    def _note_held(self, response: ModelResponse) -> None:
+        """With the first of an answer that the provider keeps, durably: how it can be fetched."""
+        note = note_of(response, self.step)
+        if note is not None and self.turn.on_held is not None:
+            self.noted = self.step
+            self.turn.stream.attach(self.turn.on_held(note))
+
+    async def _fetched(self, output: OutputType | None) -> ModelResponse | None:
+        """The rest of an answer that the provider has kept. None: there is no such answer, or no more."""
+        partial = self.turn.resumed
+        held = None if partial is None else fetchable(self.turn.held, partial, self.model)
+        if held is None or partial is None or output is not None:
+            return None
+        ids = partial.part_ids
+        if len(ids) != len(held.parts):
+            return None
+        asked, said = self.messages, self.turn.builder.message()
+        label = f"{partial.steps}a{self.turn.entry.attempt}"
+        self.encoder.resume_parts(label, ids)
+        self.messages = [*self._conversation_before(), held]
+        try:
+            response = await self._ask(output, [])
+        except ModelFailed as failure:
+            if is_passing(failure) or self.turn.builder.message() != said:
+                raise
+            logger.warning("%s: %s; it is asked to go on", self.turn.agent, failure)
+            self.messages = asked
+            self._resume_step(partial, output)
+            return None
+        self.messages.remove(held)
+        return response
+
+    def _conversation_before(self) -> list[ModelMessage]:
+        """Without what this turn has said."""
+        return to_model_messages(
+            self.window[:-1], instructions=self.system, cache=self.around.cache, shorten=True
+        ).messages
+
+    def _resume_step(self, partial: Partial, output: OutputType | None) -> bool:
+        """Go on in the middle of a step, if it broke off there."""
+        if not partial.is_step_open:
+            return False
+        open_text, slots = partial.open_text, len(partial.last_step)
+        if output is not None:  # half an answer of a type is none
+            self.turn.emit(RESET_STEP)
+            open_text, slots = None, 0
+        label = f"{partial.steps}a{self.turn.entry.attempt}"
+        self.encoder.resume_step(label, open_text, slots)
+        return True
+
+    # --- the model -------------------------------------------------------------------------------
+
+    async def _shorten(self, step: Step) -> None:
+        """Before the next step, if the last one came near to what the model can read."""
+        wanted, made = self.agent.context_overflow.proactive, self.around.compactions
+        if wanted is None or made is None or self.compactions >= wanted.max_compactions:
+            return
+        if not wanted.is_near(step.response.usage) or self.config.messages is not None:
+            return
+        self.compactions += 1
+        request = self.turn.request_id
+        work = made.compact(self.path, "proactive", request, self.compactions)
+        if not await self.turn.unless_stopped(work) or self.turn.resumed is not None:
+            return
+        self.window = resumed(self.turn, window_of(self.path, self.around))
+        tail = self.messages[self.head :]
+        head = to_model_messages(
+            self.window, instructions=self.system, cache=self.around.cache, shorten=True
+        ).messages
+        self.messages, self.head = [*head, *tail], len(head)
+
+    def _conversation(self) -> list[ModelMessage]:
+        if self.config.messages is not None:
+            return list(self.config.messages)
+        window = self.window
+        if self.turn.is_continuation or self.turn.resumed is not None:
+            window = [*window[:-1], self.turn.builder.message()]
+        return to_model_messages(
+            window, instructions=self.system, cache=self.around.cache, shorten=True
+        ).messages
+
+    async def _ask(self, output: OutputType | None, done: Sequence[Step]) -> ModelResponse:
+        turn, config, encoder = self.turn, self.config, self.encoder
+        self.spending.before_request()
+        step = await self._step_config(done)
+        model = self.model if step.model is None else resolve(step.model)
+        messages = self.messages if step.messages is None else list(step.messages)
+        retries = config.max_retries
+        patience = config.chat_stream_stall_timeout
+        turn.patience = self.agent.chat_stream_stall_timeout if patience is None else patience
+        ids = CallIds(lambda id: turn.builder.call(id) is not None)
+        telemetry = config.telemetry if config.telemetry is not None else self.agent.telemetry
+        settings, parameters = self._settings(step), await self._parameters(output, step, model)
+        turn.offered = tuple(each.name for each in parameters.function_tools)
+        instructions = self.system if step.system is None else step.system
+        ask = ModelAsk(messages, settings, parameters, instructions)
+        if is_overridden(self.agent.on_step_finish):  # `messages` grows with the turn
+            self.asked = replace(ask, messages=tuple(messages))
+        emit, named = self.around.activation.events.emit, model.model_name
+        emit(ModelAsked, turn.agent, turn.request_id, step=self.step, model=named, request=ask)
+        async with open_stream(
+            model,
+            messages,
+            settings,
+            parameters,
+            abort=turn.abort,
+            stall_timeout=turn.patience,
+            max_retries=self.agent.max_retries if retries is None else retries,
+            instrument=telemetry,
+            instructions=instructions,
+        ) as stream:
+            async for event in stream:
+                more = encoder.more_text(event)
+                if more is not None:
+                    turn.say(*more)
+                else:
+                    for chunk in encoder.event(ids.event(event)):
+                        turn.emit(chunk)
+                    if turn.on_held is not None and self.noted < self.step:
+                        self._note_held(stream.response)
+                if turn.said_in_a_row >= BREATHE_AFTER:
+                    await turn.breathe()
+        if turn.abort.is_set:
+            raise TurnAborted
+        turn.has_answer = True
+        for chunk in encoder.end_response():
+            turn.emit(chunk)
+        response = ids.response(stream.response)
+        self.spending.after_request(response)
+        self.messages.append(response)
+        return response
+
+    async def _step_config(self, done: Sequence[Step]) -> StepConfig:
+        hook = self.agent.before_step
+        if not is_overridden(hook):
+            return StepConfig()
+        offering = self.calls.offered(self.config.active_tools)
+        offered = await self.turn.unless_stopped(offering)
+        context = PrepareStepContext(
+            self.turn.request_id,
+            len(done),
+            tuple(done),
+            self.model,
+            list(self.messages),
+            tuple(each.name for each in offered),
+            self.turn.abort,
+            self.turn.writer,
+            self.calls.given,
+        )
+        config = await self.turn.unless_stopped(told(hook, context))
+        if config is not None and not isinstance(config, StepConfig):
+            raise TypeError(f"before_step returns a StepConfig or None, not {config!r}")
+        if config is not None and config.context is not None:
+            self.calls.given = config.context
+        return config or StepConfig()
+
+    def _settings(self, step: StepConfig) -> ModelSettings:
+        config = self.config
+        choice = config.tool_choice if step.tool_choice is None else step.tool_choice
+        options = config.provider_options
+        if step.provider_options is not None:
+            options = {**(options or {}), **step.provider_options}
+        return model_settings(
+            max_output_tokens=config.max_output_tokens,
+            temperature=config.temperature,
+            top_p=config.top_p,
+            top_k=config.top_k,
+            presence_penalty=config.presence_penalty,
+            frequency_penalty=config.frequency_penalty,
+            stop_sequences=config.stop_sequences,
+            seed=config.seed,
+            timeout=config.timeout,
+            headers=config.headers,
+            tool_choice=choice,
+            provider_options=options,
+        )
+
+    async def _parameters(
+        self, output: OutputType | None, step: StepConfig, model: Model
+    ) -> ModelRequestParameters:
+        from pydantic_ai.models import ModelRequestParameters
+
+        active = self.config.active_tools if step.active_tools is None else step.active_tools
+        if step.active_tools is not None:
+            check_active(step.active_tools, tuple(await self.calls.tools.get(self.context)))
+        definitions: list[ToolDefinition] = []
+        if not self.calls.tools.is_empty:
+            self.context = replace(
+                self.context,
+                model=model,
+                messages=self.messages,
+                run_step=self.context.run_step + 1,
+            )
+            offering = self.calls.offered(active, self.context)
+            definitions = await self.turn.unless_stopped(offering)
+        parameters = ModelRequestParameters(function_tools=definitions)
+        return parameters if output is None else output.asked_of(model, parameters)
+
+    # --- tools -----------------------------------------------------------------------------------
+
+    async def _call_approved(self, step: int) -> None:
+        """What the user has allowed since the message was stored."""
+        parts = (self.turn.begun or {}).get("parts") or []
+        approved = [
+            Called(part["toolCallId"], name, part.get("input"), approved=True)
+            for part in parts
+            if (name := tool_name(part)) is not None and is_due(part)
+        ]
+        if not approved:
+            return
+        await self.turn.unless_stopped(self.calls.offered(None))
+        await self.calls.run(approved, self._conversation(), max(0, step - 1))
+        self._show_replaced()
+        await self.turn.stream.stored()
+        if self.turn.abort.is_set:
+            raise TurnAborted
+
+    async def _call(self, called: Sequence[ToolCallPart], step: int) -> list[CallEnd]:
+        """Run the calls of one step side by side; each result is told as it comes."""
+        from pydantic_ai.messages import ModelRequest, ModelResponse
+
+        calls = [Called(each.tool_call_id, each.tool_name, each.args) for each in called]
+        ends = await self.calls.run(calls, tuple(self.messages), step)
+        replaced = self._show_replaced()
+        if replaced:
+            response = self.messages[-1]
+            assert isinstance(response, ModelResponse)
+            self.messages[-1] = without_calls(response, replaced)
+        parts = [self.turn.builder.call(each.id) for each in calls]
+        returns = [tool_return(part) for part in parts if part is not None and is_settled(part)]
+        if returns:
+            self.messages.append(ModelRequest(parts=returns, instructions=self.system))
+        return ends
+
+    def _show_replaced(self) -> dict[str, Part]:
+        """Show what the agent has made of unknown calls in their places, and return it."""
+        replaced, self.calls.replaced = self.calls.replaced, {}
+        if replaced:
+            for chunk in with_replaced(self.turn.builder.message(), replaced):
+                self.turn.emit(chunk)
+            emit, ids = self.around.activation.events.emit, tuple(replaced)
+            emit(TranscriptRepaired, self.turn.agent, self.turn.request_id, tool_call_ids=ids)
+        return replaced
+
+    async def _finished(
+        self,
+        response: ModelResponse,
+        called: Sequence[ToolCallPart],
+        ends: Sequence[CallEnd],
+        step: int,
+    ) -> None:
+        hook = self.agent.on_step_finish
+        if not is_overridden(hook):
+            return
+        results = [
+            ToolResult(
+                call.tool_call_id,
+                call.tool_name,
+                end.input,
+                end.output,
+                end.error,
+                is_open=end.state == "open",
+            )
+            for call, end in zip(called, ends, strict=True)
+        ]
+        context = StepContext(
+            self.turn.request_id,
+            step,
+            response,
+            results,
+            self.turn.writer,
+            self.asked,
+            self.calls.given,
+        )
+        if self.turn.following is not None:
+            await self.turn.stream.stored()
+            await self.turn.following.caught_up()
+        try:
+            await self.turn.unless_stopped(told(hook, context))
+        except TurnAborted:
+            raise
+        except Exception:
+            logger.exception("%s: on_step_finish raised", self.turn.agent)
+
+
+def is_approved(part: dict[str, Any]) -> bool:
+    """Whether this call was allowed."""
+    approval = part.get("approval")
+    return isinstance(approval, dict) and approval.get("approved") is True
+
+
+def is_due(part: dict[str, Any]) -> bool:
+    """Whether this call was allowed and is to run here, which it has not done yet."""
+    return part.get("state") == "approval-responded" and is_approved(part)
+
+
+def is_unfinished(part: dict[str, Any]) -> bool:
+    """Whether all that came of this call is what it has shown on its way."""
+    return part.get("state") == "output-available" and part.get("preliminary") is True
+
+
+def earlier_steps(message: dict[str, Any], first: int) -> list[Step]:
+    """The steps that a message shows, as the attempts that made them knew them; `first`: their number."""
+    from pydantic_ai.messages import ModelResponse
+
+    steps: list[Step] = []
+    parts: list[Any] = []
+    for part in [*message["parts"], {"type": "step-start"}]:
+        if not isinstance(part, dict) or part.get("type") != "step-start":
+            parts.append(part)
+            continue
+        if parts and isinstance(parts[0], dict) and parts[0].get("type") == "step-start":
+            shown = {"id": message["id"], "role": "assistant", "parts": parts[1:]}
+            found = to_model_messages([shown]).messages
+            response = next((each for each in found if isinstance(each, ModelResponse)), None)
+            calls = [tool_name(each) for each in parts[1:] if isinstance(each, dict)]
+            names = tuple(name for name in calls if name is not None)
+            steps.append(Step(first + len(steps), response or ModelResponse(parts=[]), names))
+        parts = [part]
+    return steps
+
+
+def _steps_of(message: dict[str, Any] | None) -> int:
+    parts = (message or {}).get("parts") or []
+    return sum(isinstance(part, dict) and part.get("type") == "step-start" for part in parts)

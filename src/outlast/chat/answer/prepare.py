@@ -1,0 +1,222 @@
+"""Before the first request of a turn: model, prompt, tools and conversation, as everybody wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from outlast.chat.answer.calls import Calls
+from outlast.chat.context.compaction import Compactions, ContextOverflow
+from outlast.chat.context.history import HistoryCache, to_model_messages
+from outlast.chat.context.hydration import HydrationContext, hydrated
+from outlast.chat.context.prompt import with_capabilities
+from outlast.chat.context.session import Session
+from outlast.chat.message.encoder import Encoder
+from outlast.chat.model.client import resolve
+from outlast.chat.recovery.upgrade import PutBack
+from outlast.chat.tools.declare import marked_methods
+from outlast.chat.tools.idempotency import KeyedCalls
+from outlast.chat.tools.ledger import Ledger
+from outlast.chat.tools.toolset import Tools, definition_of, tools_of
+from outlast.chat.turn.part_repair import Repairing
+from outlast.chat.turn.turn import Turn
+from outlast.chat.types.config import TurnConfig, TurnContext
+from outlast.chat.types.contexts import PrepareStepContext, StepContext, is_overridden, told
+from outlast.host.life.activation import Activation
+
+if TYPE_CHECKING:
+    from pydantic_ai import RunContext
+    from pydantic_ai.models import Model
+    from pydantic_ai.usage import UsageLimits
+
+
+class Answering(Repairing, Protocol):
+    """What the loop asks of the agent."""
+
+    max_steps: int
+    send_reasoning: bool
+    max_retries: int
+    tool_error_details: bool
+    chat_stream_stall_timeout: Any
+    telemetry: Any
+    context_overflow: ContextOverflow
+    usage_limits: UsageLimits | None
+
+    def get_model(self) -> Any: ...
+    def get_system_prompt(self) -> Any: ...
+    def get_tools(self) -> Any: ...
+    def hydrate_messages(self, context: HydrationContext) -> Any: ...
+    def before_turn(self, context: TurnContext) -> Any: ...
+    def before_step(self, context: PrepareStepContext) -> Any: ...
+    def before_tool_call(self, context: Any) -> Any: ...
+    def after_tool_call(self, context: Any) -> Any: ...
+    def on_step_finish(self, context: StepContext) -> Any: ...
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What a turn finds, besides the agent and the conversation."""
+
+    activation: Activation
+    ledger: Ledger
+    keyed: KeyedCalls
+    session: Session = field(default_factory=Session)
+    client_tools: Sequence[Any] = ()
+    cache: HistoryCache = field(default_factory=HistoryCache)
+    compactions: Compactions | None = None
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A turn that can begin."""
+
+    agent: Answering
+    turn: Turn
+    config: TurnConfig
+    model: Model
+    calls: Calls
+    encoder: Encoder
+    path: Sequence[dict[str, Any]]
+    window: list[dict[str, Any]]
+    system: str
+    usage: Any
+    context: RunContext[Any]
+    around: Surroundings
+
+    @property
+    def toolset(self) -> Any:
+        return self.calls.tools.toolset
+
+
+async def prepared(
+    agent: Answering, turn: Turn, path: Sequence[dict[str, Any]], around: Surroundings
+) -> Prepared:
+    """Everything that a turn needs, as the agent, its hooks and the request set it."""
+    from pydantic_ai import RunContext
+    from pydantic_ai.usage import RunUsage
+
+    with turn.reading_transcript():
+        path = await hydrated(agent, turn, path, around.activation.ids)
+    model: Model = resolve(await told(agent.get_model))
+    usage = RunUsage()
+    context: RunContext[Any] = RunContext(deps=agent, model=model, usage=usage)
+    sources = [marked_methods(agent), await told(agent.get_tools)]
+    sources.append([definition_of(schema) for schema in around.client_tools])
+    tools = await _entered(tools_of(*sources), context)
+    is_inside = True
+    try:
+        offered = await tools.get(context)
+        said = around.session.system_prompt
+        said = await told(agent.get_system_prompt) if said is None else said
+        prompt = await _with_instructions(said, tools.toolset, context)
+        system = with_capabilities(prompt, tuple(offered))
+        with turn.reading_transcript():
+            window = resumed(turn, window_of(path, around))
+        config = TurnConfig()
+        if is_overridden(agent.before_turn):
+            with turn.reading_transcript():
+                messages = to_model_messages(
+                    window, instructions=system, cache=around.cache, shorten=True
+                ).messages
+            shown = TurnContext(
+                request_id=turn.request_id,
+                message_id=turn.message_id,
+                origin=turn.entry.origin,
+                continuation=turn.is_continuation,
+                system=system,
+                messages=messages,
+                model=model,
+                tools={name: each.tool_def for name, each in offered.items()},
+                writer=turn.writer,
+                body=turn.body,
+                signal=turn.abort,
+                attempt=turn.entry.attempt,
+                recovering=turn.is_recovered,
+            )
+            config = _checked(await told(agent.before_turn, shown))
+            if turn.is_put_back:
+                raise PutBack
+        if config.model is not None:
+            model = resolve(config.model)
+            context = replace(context, model=model)
+        if config.tools is not None:
+            more = tools_of(*sources, config.tools)
+            is_inside = False  # one after the other: both hold the toolsets of `get_tools`
+            await tools.toolset.__aexit__(None, None, None)
+            tools = await _entered(more, context)
+            is_inside = True
+            prompt = await _with_instructions(said, tools.toolset, context)
+        check_active(config.active_tools, tuple(await tools.get(context)))
+        if config.system is not None:
+            system = config.system
+        elif config.tools is not None or config.active_tools is not None:
+            active = config.active_tools
+            names = await tools.get(context)
+            able = tuple(name for name in names if active is None or name in active)
+            system = with_capabilities(prompt, able)
+        encoder = Encoder(
+            send_reasoning=agent.send_reasoning
+            if config.send_reasoning is None
+            else config.send_reasoning
+        )
+        calls = Calls(
+            agent, around.activation, around.ledger, around.keyed, turn, encoder, tools, context
+        )
+        return Prepared(
+            agent, turn, config, model, calls, encoder, path, window, system, usage, context, around
+        )
+    except BaseException:
+        if is_inside:
+            await tools.toolset.__aexit__(None, None, None)
+        raise
+
+
+def window_of(path: Sequence[dict[str, Any]], around: Surroundings) -> list[dict[str, Any]]:
+    """What the model is shown of the conversation: a summary of what is old, and not too much."""
+    shown = path if around.compactions is None else around.compactions.shown(path)
+    return around.session.window(shown)
+
+
+def resumed(turn: Turn, window: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The conversation, with what an earlier attempt has said."""
+    if turn.resumed is None or turn.is_continuation:
+        return window
+    return [*window, turn.builder.message()]
+
+
+def check_active(active: Sequence[str] | None, known: Sequence[str]) -> None:
+    """`active_tools` names tools that there are."""
+    unknown = [] if active is None else [name for name in active if name not in known]
+    if unknown:
+        raise ValueError(
+            f"active_tools names tools that this turn does not have: {', '.join(map(repr, unknown))}."
+            f" It has: {', '.join(sorted(known)) or 'none'}."
+        )
+
+
+def _checked(config: Any) -> TurnConfig:
+    """What `before_turn` has returned."""
+    if config is not None and not isinstance(config, TurnConfig):
+        raise TypeError(f"before_turn returns a TurnConfig or None, not {config!r}")
+    return config or TurnConfig()
+
+
+async def _entered(tools: Tools, context: RunContext[Any]) -> Tools:
+    """The same, ready for use: a toolset that is made anew for each step is there by then."""
+    tools.toolset = await tools.toolset.for_run(context)
+    await tools.toolset.__aenter__()
+    try:
+        tools.toolset = await tools.toolset.for_run_step(context)
+    except BaseException:
+        await tools.toolset.__aexit__(None, None, None)
+        raise
+    return tools
+
+
+async def _with_instructions(system: str, toolset: Any, context: RunContext[Any]) -> str:
+    """The prompt, and what toolsets say about the use of their tools."""
+    given = await toolset.get_instructions(context)
+    parts = [] if given is None else [given] if not isinstance(given, list | tuple) else given
+    texts = [each if isinstance(each, str) else each.content for each in parts]
+    return "\n\n".join([system, *(text for text in texts if text)])

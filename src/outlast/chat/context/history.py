@@ -1,0 +1,272 @@
+"""Stored messages become what a model is sent.
+
+An assistant message that took several steps becomes the alternation that it was: an answer, the
+results of its calls, the next answer. With the details that `outlast.chat.message.encoder` has put beside the
+parts, the rebuilt answers make the same request as the live ones did. What is stored may be old,
+foreign or broken: what cannot be understood is skipped, and nothing raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from outlast.chat.context.history_parts import (
+    DENIED,
+    MAX_RESULT_CHARACTERS,
+    WORDLESS,
+    Answer,
+    steps,
+    system_parts,
+    tool_return,
+    user_parts,
+)
+from outlast.chat.context.shorten import WHOLE_MESSAGES, shortened_message
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart
+
+__all__ = [
+    "BEGINNING",
+    "CONTINUE",
+    "DENIED",
+    "MAX_RESULT_CHARACTERS",
+    "WORDLESS",
+    "History",
+    "HistoryCache",
+    "ends_with_assistant",
+    "to_model_messages",
+    "tool_return",
+    "with_beginning",
+    "with_continuation",
+]
+
+CONTINUE = "Continue exactly where you stopped. Do not repeat anything that you have already said."
+BEGINNING = "(The conversation begins.)"
+
+# Parts of a request that tell the model how to answer, and are nothing that it could answer.
+_SETTINGS = frozenset(
+    {
+        "system-prompt",
+        "instruction-delta",
+        "instruction-baseline",
+        "tool-availability-delta",
+        "capability-load-delta",
+        "model-settings-delta",
+    }
+)
+
+
+@dataclass
+class History:
+    """What a model is sent, and the calls that had to be left out since they have no outcome."""
+
+    messages: list[ModelMessage] = field(default_factory=list)
+    dropped_calls: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Converted:
+    """What one message has become."""
+
+    source: Mapping[str, Any]  # held, so that its identity stays its own
+    is_short: bool
+    messages: list[ModelMessage] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+
+
+class HistoryCache:
+    """What messages have become, kept for the next turn: of those that were part of the last one.
+
+    A message is known by its identity, so one that changes has to be a new dict. The model messages are
+    shared by all turns, and are not to be changed either.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[int, _Converted] = {}
+
+    def converted(self, messages: Iterable[Mapping[str, Any]], older: int) -> Iterable[_Converted]:
+        """Each of the messages; the first `older` ones are shortened."""
+        kept: dict[int, _Converted] = {}
+        for place, message in enumerate(messages):
+            found = self._kept.get(id(message))
+            if found is None or found.is_short is not (place < older):
+                found = _converted(message, place < older)
+            kept[id(message)] = found
+            yield found
+        self._kept = kept
+
+
+def to_model_messages(
+    messages: Iterable[Mapping[str, Any]],
+    *,
+    instructions: str | None = None,
+    cache: HistoryCache | None = None,
+    shorten: bool = False,
+) -> History:
+    """The model's view of a transcript. Its last request carries the `instructions`.
+
+    There is always something in it that a model can answer, or an answer that it can go on with. `shorten`
+    cuts long texts and outputs in all but the last few messages. With a `cache`, only messages that it has
+    not seen yet cost anything.
+
+    ```python
+    from outlast.chat.context.history import to_model_messages
+
+    stored = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Hello"}]}
+    [request] = to_model_messages([stored], instructions="Be brief.").messages
+    assert request.parts[0].content == "Hello"
+    ```
+    """
+    messages = list(messages)
+    older = max(0, len(messages) - WHOLE_MESSAGES) if shorten else 0
+    history = History()
+    calls: set[str] = set()
+    for each in (cache or HistoryCache()).converted(messages, older):
+        history.dropped_calls += each.dropped
+        own = set(each.calls)
+        if len(own) < len(each.calls) or not calls.isdisjoint(own):
+            history.messages += _with_own_ids(each.messages, calls)
+        else:
+            calls |= own
+            history.messages += each.messages
+    history.messages = _instructed(with_beginning(history.messages), instructions)
+    return history
+
+
+def ends_with_assistant(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the model had the last word: then a request needs `with_continuation`."""
+    last = messages[-1] if messages else None
+    return isinstance(last, Mapping) and last.get("role") == "assistant"
+
+
+def with_beginning(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """The same, with something that the first answer is an answer to: providers refuse it without."""
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    place = 0
+    for message in messages:
+        if message.kind == "response":
+            break
+        if any(part.part_kind == "user-prompt" for part in message.parts):
+            return list(messages)
+        place += 1
+    opening = ModelRequest(parts=[UserPromptPart(BEGINNING)])
+    return [*messages[:place], opening, *messages[place:]]
+
+
+def with_continuation(
+    messages: Sequence[ModelMessage], *, text: str = CONTINUE, instructions: str | None = None
+) -> list[ModelMessage]:
+    """The same, ending with something to answer: providers refuse what ends with the model's own words.
+
+    The request to go on is for this one call and is never stored. It carries the `instructions`, or else
+    those of the request before.
+    """
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    before: list[ModelRequest] = []  # what was said since the last answer
+    for message in reversed(messages):
+        if message.kind == "response":
+            break
+        if any(part.part_kind not in _SETTINGS for part in message.parts):
+            return list(messages)
+        before.append(message)
+    if not messages:
+        return []
+    if instructions is None:
+        instructions = _instructions(messages)
+    parts = [*(before[0].parts if before else ()), UserPromptPart(text)]
+    kept = messages[: len(messages) - bool(before)]
+    return [*kept, ModelRequest(parts=parts, instructions=instructions)]
+
+
+def _instructions(messages: Sequence[ModelMessage]) -> str | None:
+    for message in reversed(messages):
+        if message.kind == "request" and message.instructions is not None:
+            return message.instructions
+    return None
+
+
+def _instructed(messages: list[ModelMessage], instructions: str | None) -> list[ModelMessage]:
+    """The same, with instructions at the last request, where everybody looks for them."""
+    if instructions is None:
+        return messages
+    for place in range(len(messages) - 1, -1, -1):
+        message = messages[place]
+        if message.kind == "request":
+            messages[place] = replace(message, instructions=instructions)
+            break
+    return messages
+
+
+# --- one message ---------------------------------------------------------------------------------
+
+
+def _converted(message: Any, is_short: bool) -> _Converted:
+    made = _Converted(message, is_short)
+    if not isinstance(message, Mapping):
+        return made
+    shown = shortened_message(message) if is_short else message
+    role, parts = shown.get("role"), shown.get("parts")
+    parts = parts if isinstance(parts, list) else []
+    if role == "user":
+        _add_request(made, user_parts(parts))
+    elif role == "system":
+        _add_request(made, system_parts(parts))
+    elif role == "assistant":
+        for step in steps(parts):
+            answer = Answer()
+            for part in step:
+                answer.add(part)
+            response = answer.response()
+            if response is not None:
+                made.messages.append(response)
+            made.dropped += answer.dropped
+            made.calls += [each.tool_call_id for each in answer.returns]
+            _add_request(made, answer.returns)
+    return made
+
+
+def _add_request(made: _Converted, parts: Sequence[ModelRequestPart]) -> None:
+    from pydantic_ai.messages import ModelRequest
+
+    if parts:
+        made.messages.append(ModelRequest(parts=parts))
+
+
+def _with_own_ids(messages: Sequence[ModelMessage], taken: set[str]) -> list[ModelMessage]:
+    """The same, with calls that no other call shares its id with: some providers count from 0 each time."""
+    from pydantic_ai.messages import ToolCallPart, ToolReturnPart
+
+    made: list[ModelMessage] = []
+    ids: list[str] = []  # of the calls whose returns come next, in their order
+    for message in messages:
+        if message.kind == "response":
+            parts = []
+            ids = []
+            for part in message.parts:
+                if isinstance(part, ToolCallPart):
+                    ids.append(_free(part.tool_call_id, taken))
+                    part = replace(part, tool_call_id=ids[-1])
+                parts.append(part)
+            made.append(replace(message, parts=parts))
+        else:
+            returns = [part for part in message.parts if isinstance(part, ToolReturnPart)]
+            pairs = zip(returns, ids, strict=True)
+            renamed = [replace(part, tool_call_id=call_id) for part, call_id in pairs]
+            made.append(replace(message, parts=renamed))
+    return made
+
+
+def _free(call_id: str, taken: set[str]) -> str:
+    free, number = call_id, 1
+    while free in taken:
+        number += 1
+        free = f"{call_id}_{number}"
+    taken.add(free)
+    return free

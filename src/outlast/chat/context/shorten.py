@@ -1,0 +1,114 @@
+"""Older messages made shorter on their way to the model. What is stored stays whole.
+
+Shapes are kept: a list stays a list and an object an object, so a model still sees what a tool
+answers, only less of it. No result is left out altogether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from outlast.chat.message.tool_part import tool_name
+
+WHOLE_MESSAGES = 4  # the last ones, which are never shortened
+MAX_OUTPUT_CHARACTERS = 500
+MAX_TEXT_CHARACTERS = 10_000
+
+_MAX_DEPTH = 8
+_LEAST_BUDGET = 40
+
+
+def shortened(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The same messages, with long tool outputs and texts cut in all but the last few."""
+    older = max(0, len(messages) - WHOLE_MESSAGES)
+    return [*map(shortened_message, messages[:older]), *messages[older:]]
+
+
+def shortened_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with long texts and outputs cut; itself when there are none."""
+    parts = message.get("parts") if isinstance(message, Mapping) else None
+    if not isinstance(parts, list):
+        return message
+    after = [_shortened_part(part) for part in parts]
+    if all(new is old for new, old in zip(after, parts, strict=True)):
+        return message
+    return {**message, "parts": after}
+
+
+def _shortened_part(part: Any) -> Any:
+    if not isinstance(part, dict):
+        return part
+    text = part.get("text")
+    if part.get("type") == "text" and isinstance(text, str) and len(text) > MAX_TEXT_CHARACTERS:
+        return {**part, "text": _cut(text, MAX_TEXT_CHARACTERS)}
+    if tool_name(part) is not None and "output" in part:
+        output = shortened_value(part["output"], MAX_OUTPUT_CHARACTERS)
+        return part if output is part["output"] else {**part, "output": output}
+    return part
+
+
+def shortened_value(value: Any, budget: int) -> Any:
+    """A JSON value cut to about this many characters of JSON; itself when it is short enough."""
+    size = _size(value)
+    if size <= budget:
+        return value
+    after = _cut_value(value, budget, 0)
+    return after if _size(after) < size else value
+
+
+def _cut_value(value: Any, budget: int, depth: int) -> Any:
+    if _size(value) <= budget:
+        return value
+    if isinstance(value, str):
+        return _cut(value, budget)
+    if isinstance(value, list):
+        return _cut_list(value, budget, depth)
+    if isinstance(value, dict):
+        return _cut_object(value, budget, depth)
+    return value
+
+
+def _cut_list(items: list[Any], budget: int, depth: int) -> list[Any]:
+    kept: list[Any] = []
+    left = budget
+    share = max(_LEAST_BUDGET, budget // min(len(items), 10))
+    for item in items if depth < _MAX_DEPTH else []:
+        short = _cut_value(item, share, depth + 1)
+        left -= _size(short) + 1
+        if left < 0:
+            break
+        kept.append(short)
+    missing = len(items) - len(kept)
+    return [*kept, f"[{missing} more]"] if missing else kept
+
+
+def _cut_object(fields: dict[str, Any], budget: int, depth: int) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    left = budget
+    share = max(_LEAST_BUDGET, budget // min(len(fields), 10))
+    for name, value in fields.items() if depth < _MAX_DEPTH else ():
+        short = _cut_value(value, share, depth + 1)
+        left -= len(name) + _size(short) + 4
+        if left < 0:
+            break
+        kept[name] = short
+    missing = len(fields) - len(kept)
+    return {**kept, "[truncated]": f"{missing} more"} if missing else kept
+
+
+def _cut(text: str, budget: int) -> str:
+    """The beginning of a text, and how much is missing."""
+    mark = f"... [truncated {len(text) - budget} chars]"
+    return text[: max(0, budget - len(mark))] + mark
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    import pydantic_core
+
+    try:
+        return len(pydantic_core.to_json(value, inf_nan_mode="null").decode())
+    except (ValueError, RecursionError):  # no JSON after all
+        return len(str(value))

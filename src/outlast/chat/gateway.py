@@ -1,0 +1,186 @@
+"""What a server asks of a chat agent: what its clients see, what is going on, and what they want."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from outlast.chat.admission import Asking, check_text, submission
+from outlast.chat.inbox.concurrency import Concurrency
+from outlast.chat.inbox.inbox import Inbox, Request
+from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.message.content import restored, value_of
+from outlast.chat.message.incoming import to_messages
+from outlast.chat.message.results import Submission, TurnEnd
+from outlast.chat.run.runner import Turns
+from outlast.chat.transcript.shown import Shown
+from outlast.chat.transcript.transcript import Transcript
+from outlast.chat.types.contexts import ChatErrorStage
+from outlast.chat.types.notices import Started
+from outlast.host.life.activation import Activation
+
+
+class Situation(NamedTuple):
+    """What a client that comes now has missed."""
+
+    started: Started | None  # the turn that runs
+    waiting: list[str]  # requests that are accepted and have not started
+    failed: str | None  # the last request, if it failed
+    recovering: bool
+
+
+class StoredTurn(NamedTuple):
+    """A turn that has ended, as far as it is kept."""
+
+    chunks: list[str]
+    end: TurnEnd
+    continuation: bool
+    message_ids: tuple[str, ...]
+
+
+class Serving:
+    """The door for servers."""
+
+    def __init__(
+        self,
+        activation: Activation,
+        inbox: Inbox,
+        transcript: Transcript,
+        turns: Turns,
+        asking: Asking,
+    ) -> None:
+        self._activation = activation
+        self._inbox = inbox
+        self._transcript = transcript
+        self._turns = turns
+        self._asking = asking
+
+    def shown(self) -> Shown:
+        """What clients see: the stored path, and what was accepted and is not part of it yet."""
+        return self._turns.shown()
+
+    async def earlier(self, id: str, most: int, count: int) -> Shown | None:
+        """The messages before one, as many as fit; None: there is no such message."""
+        return await self._transcript.before(id, most, count)
+
+    async def content(self, message_id: str, key: str) -> Mapping[str, Any] | None:
+        """The part of a message that holds a large value; None: there is none."""
+        live = self._turns.live
+        if live is not None and live.message_id == message_id:
+            message: Mapping[str, Any] | None = live.builder.message()
+        else:
+            message = await self._transcript.get(message_id)
+        return None if message is None else value_of(message, key)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything was ever asked."""
+        return self._inbox.last_seq > 0
+
+    async def forks(self) -> dict[str, list[str]]:
+        """Which messages that are shown have others in their place: their ids, in order."""
+        return await self._transcript.forks()
+
+    def situation(self) -> Situation:
+        started = self._turns.started()
+        running = None if started is None else started.request_id
+        # One that ran in another life waits, too: for what becomes of it.
+        left = [each for each in self._inbox.open if each.id != running]
+        waiting = [each.id for each in left if each.cancelled is None or each.state == "running"]
+        is_failed = not waiting and bool(self._transcript.path)  # not after a clear
+        failed = self._inbox.last_failed if is_failed else None
+        return Situation(started, waiting, failed, self._turns.recovering is not None)
+
+    async def stored(self, id: str) -> StoredTurn | None:
+        """A request that has ended; None: it is not known, or has not."""
+        entry = await self._inbox.get(id)
+        if entry is None or entry.ended_at is None:
+            return None
+        stream = await self._turns.streams.stored(entry)
+        assert stream.end is not None
+        ids = self._turns.message_ids(entry)
+        return StoredTurn(stream.chunks, stream.end, entry.kind == "continue", ids)
+
+    def _options(
+        self, body: Mapping[str, Any] | None, client_tools: Sequence[Any] | None, principal: Any
+    ) -> dict[str, Any]:
+        """What comes along with a request, and who has made it."""
+        options = self._asking.options(body, client_tools)
+        if principal is not None and principal is not True:
+            options["principal"] = principal
+        return options
+
+    async def submit(
+        self,
+        messages: Any,
+        *,
+        key: str | None = None,
+        metadata: Any = None,
+        body: Mapping[str, Any] | None = None,
+        principal: Any = None,
+    ) -> Submission:
+        """Accept what is to be answered later."""
+        check_text("Idempotency-Key", key)
+        given = to_messages(messages, self._activation.ids)
+        if not given:
+            raise ValueError("there is nothing to submit: the list of messages is empty")
+        options = self._options(body, None, principal)
+        request = Request(
+            "message", "submission", given, key=key, options=options, metadata=metadata
+        )
+        entry, accepted = await self._inbox.accept(request)
+        return submission(entry, accepted=accepted)
+
+    async def ask(
+        self,
+        id: str,
+        messages: Sequence[dict[str, Any]],
+        *,
+        regenerates: str | None,
+        body: Mapping[str, Any],
+        client_tools: Sequence[Any] | None,
+        concurrency: Concurrency,
+        principal: Any = None,
+    ) -> tuple[EntryRow | None, bool]:
+        """Accept what a client asks. None: it was dropped."""
+        options = self._options(body, client_tools, principal)
+        if regenerates is not None and (not messages or await self._is_known(regenerates)):
+            target = regenerates or None
+            request = Request("regenerate", "chat", id=id, target=target, options=options)
+            return await self._inbox.accept(request)
+        stored = {each["id"]: each for each in self._transcript.path}
+        messages = [restored(message, stored.get) for message in messages]
+        given = to_messages(messages, self._activation.ids)
+        if given and self._is_edit(given[-1]):  # another text under the same id: answer it anew
+            edited = given[-1:]
+            target = edited[0]["id"]
+            request = Request("regenerate", "chat", edited, id=id, target=target, options=options)
+            return await self._inbox.accept(request)
+        request = Request("message", "chat", given, id=id, options=options)
+        return await self._asking.message(request, concurrency)
+
+    async def refused(
+        self,
+        failure: Exception,
+        id: str | None,
+        stage: ChatErrorStage,
+        *,
+        default: str | None = None,
+    ) -> str:
+        """Report a request that is not accepted. Returns the text for its client."""
+        found = await self._turns.report(
+            failure, id, stage, messages_persisted=False, default=default
+        )
+        return found.shown
+
+    async def _is_known(self, id: str) -> bool:
+        """Whether a message is stored, or brought by a request that waits."""
+        waiting = (self._turns.message_ids(entry) for entry in self._inbox.open)
+        return any(id in ids for ids in waiting) or bool(await self._transcript.known([id]))
+
+    def _is_edit(self, message: dict[str, Any]) -> bool:
+        stored = [each for each in self._transcript.path if each["id"] == message["id"]]
+        return any(
+            each["role"] == message["role"] == "user" and each["parts"] != message["parts"]
+            for each in stored
+        )

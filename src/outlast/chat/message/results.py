@@ -1,0 +1,91 @@
+"""What a turn comes to, as its callers see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from outlast.chat.message.reducer import text_of
+
+TurnStatus = Literal["completed", "error", "aborted", "skipped", "interrupted"]
+SubmissionStatus = Literal[
+    "pending", "running", "completed", "error", "aborted", "skipped", "interrupted"
+]
+
+
+class Message:
+    """A message of the transcript: an AI SDK `UIMessage`, as it is stored."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self.raw = raw  # all of it, with the fields and parts that outlast does not know
+
+    @property
+    def id(self) -> str:
+        return str(self.raw.get("id", ""))
+
+    @property
+    def role(self) -> str:
+        return str(self.raw.get("role", ""))
+
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        parts = self.raw.get("parts")
+        return parts if isinstance(parts, list) else []
+
+    @property
+    def metadata(self) -> Any:
+        return self.raw.get("metadata")
+
+    @property
+    def text(self) -> str:
+        """Its text parts, one after another."""
+        return text_of(self.raw)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self.raw == other.raw
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<{self.role} message {self.id}: {self.text[:60]!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    """How a turn has ended, told after it is durable."""
+
+    status: TurnStatus
+    message: Message | None = None  # the answer, or what there is of it
+    error: str | None = None
+    output: Any = None  # the answer as the `output` type of the turn, if it has one
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """What `save_messages` and `continue_last_turn` return."""
+
+    request_id: str
+    status: TurnStatus
+    message: Message | None = None
+    error: str | None = None
+    output: Any = None  # the answer as the `output` type of the turn, if it has one
+    accepted: bool = True  # False: there was an entry with this key already, and this is its result
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A submission as it stands in the store."""
+
+    id: str
+    status: SubmissionStatus
+    idempotency_key: str | None
+    metadata: Any
+    error: str | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    accepted: bool = True  # False: submit_messages found one with this id or key

@@ -1,0 +1,146 @@
+"""What is sent to a model: a conversation that every provider takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from outlast.chat.context.history import with_beginning, with_continuation
+from outlast.chat.model.files import with_readable_files
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.models.instrumented import InstrumentationSettings
+    from pydantic_ai.settings import ModelSettings
+
+_CHOICES = ("auto", "none", "required")
+
+
+def request_messages(
+    model: Model, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
+) -> list[ModelMessage]:
+    """A conversation as this model takes it.
+
+    It begins with the user, who has the last word too; every call has its result; two answers in a row are
+    one. Left out is what providers refuse: thoughts that were cut off and so lack their signature, texts
+    of nothing but white space, and files that the model cannot read.
+    """
+    from pydantic_ai.messages import repair_messages
+
+    kept: list[ModelMessage] = []
+    for message in messages:
+        if message.kind == "response":
+            is_cut_off = message.state in ("incomplete", "interrupted")
+            parts = [part for part in message.parts if _can_be_sent(part, is_cut_off)]
+            if not parts:
+                continue
+            if len(parts) < len(message.parts):
+                message = replace(message, parts=parts)
+        kept.append(message)
+    kept = _joined_answers(repair_messages(with_beginning(kept)))
+    profiles = [inner.profile for inner in models_behind(model)]
+    kept = with_readable_files(with_continuation(kept), profiles)
+    return model.prepare_messages(kept, parameters)
+
+
+def _can_be_sent(part: Any, is_cut_off: bool) -> bool:
+    """A part of an answer: not if it is a thought without its end, or white space with nothing beside it."""
+    kind = part.part_kind
+    if kind == "thinking":
+        return not is_cut_off or bool(part.signature)
+    if kind != "text" or (part.content and not part.content.isspace()):
+        return True
+    return bool(part.id or part.provider_details)
+
+
+def _joined_answers(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """The same, with answers of one provider that follow each other as one: the second continues the first.
+
+    Google refuses a call that comes neither after a user's words nor after a result.
+    """
+    joined: list[ModelMessage] = []
+    for message in messages:
+        last = joined[-1] if joined else None
+        if last is None or last.kind == "request" or message.kind == "request":
+            joined.append(message)
+        elif last.provider_name in (None, message.provider_name):
+            joined[-1] = replace(message, parts=[*last.parts, *message.parts])
+        elif message.provider_name is None:
+            joined[-1] = replace(last, parts=[*last.parts, *message.parts])
+        else:
+            joined.append(message)
+    return joined
+
+
+def request_parameters(
+    messages: Sequence[ModelMessage],
+    parameters: ModelRequestParameters | None,
+    instructions: str | None = None,
+) -> ModelRequestParameters:
+    """The parameters, with the instructions: their own, else these, else those of the last message that
+    has some.
+    """
+    from pydantic_ai.messages import InstructionPart, ModelRequest
+    from pydantic_ai.models import ModelRequestParameters
+
+    parameters = parameters or ModelRequestParameters()
+    if parameters.instruction_parts is not None:
+        return parameters
+    if instructions is None:
+        given = (m.instructions for m in reversed(messages) if isinstance(m, ModelRequest))
+        instructions = next((each for each in given if each is not None), None)
+    if instructions is None:
+        return parameters
+    parts = [InstructionPart(instructions)] if instructions.strip() else []
+    return replace(parameters, instruction_parts=parts)
+
+
+def request_settings(
+    model: Model, settings: ModelSettings | None, parameters: ModelRequestParameters | None = None
+) -> ModelSettings:
+    """The settings, with the retries of the provider's package switched off: we make our own.
+
+    Of the tools that `tool_choice` names, those count that there are; if there are none, it is a
+    `ValueError`.
+    """
+    given = cast("ModelSettings", dict(settings or {}))
+    if "max_retries" not in given and not any(
+        "max_retries" in inner.unsupported_settings for inner in models_behind(model)
+    ):
+        given["max_retries"] = 0
+    choice = given.get("tool_choice")
+    if parameters is not None and isinstance(choice, list) and choice:
+        known = [name for name in choice if name in parameters.tool_defs]
+        if not known:
+            there = ", ".join(sorted(parameters.tool_defs)) or "none"
+            wanted = ", ".join(map(repr, choice))
+            raise ValueError(
+                f"tool_choice names no tool of this request: {wanted}; there are: {there}"
+            )
+        given["tool_choice"] = known
+    return given
+
+
+def tool_choice_of(given: Any) -> Any:
+    """A tool choice as Pydantic AI takes it: one of its words, or a list of names."""
+    if isinstance(given, str):
+        return given if given in _CHOICES else [given]
+    return list(given) if isinstance(given, Sequence) else given
+
+
+def instrumentation(given: InstrumentationSettings | bool | None) -> Any:
+    """How requests are traced. `True`: as Pydantic AI does it, without every tool's schema in every span."""
+    if given is not True:
+        return given
+    from pydantic_ai.models.instrumented import InstrumentationSettings
+
+    return InstrumentationSettings(include_model_request_parameters=False)
+
+
+def models_behind(model: Model) -> list[Model]:
+    """The models that requests end up with: this one, or those that it wraps."""
+    wrapped = [getattr(model, "wrapped", None), *getattr(model, "models", ())]
+    inner = [deeper for other in wrapped if other is not None for deeper in models_behind(other)]
+    return inner or [model]

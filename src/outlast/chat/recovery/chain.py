@@ -1,0 +1,66 @@
+"""The conversation as `on_recovery_boot` wants it to be: what it makes of an interrupted answer. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.chat.message.chunk_json import encoded
+from outlast.chat.message.partial import Partial
+from outlast.chat.message.rebuild import outcome_of, rebuilt
+from outlast.chat.message.reducer import MessageBuilder
+from outlast.chat.message.tool_part import is_settled
+
+Message = dict[str, Any]
+
+LEFT_OUT = "on_recovery_boot left the answer out"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A conversation, and the answer that it ends with; None: that is left out, and does not go on."""
+
+    before: list[Message]
+    answer: Message | None
+
+
+def chain_of(messages: Sequence[Message], answer_id: str) -> Chain:
+    """What a hook has returned; the interrupted answer can only be its last message."""
+    places = [place for place, message in enumerate(messages) if message["id"] == answer_id]
+    if not places:
+        return Chain(list(messages), None)
+    if places != [len(messages) - 1]:
+        raise ValueError(
+            "the interrupted answer must be the last message of the chain, and only once"
+        )
+    if messages[-1].get("role") != "assistant":
+        raise ValueError("the interrupted answer must have the role 'assistant'")
+    return Chain(list(messages[:-1]), messages[-1])
+
+
+def settled_calls(partial: Partial, answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The calls that had no outcome and have one in this answer, as it has them."""
+    after = {part["toolCallId"]: part for part in answer["parts"] if "toolCallId" in part}
+    found = []
+    for part in partial.calls:
+        given = after.get(part["toolCallId"])
+        if given is not None and not is_settled(part) and is_settled(given):
+            found.append(given)
+    return found
+
+
+def becoming(partial: Partial, answer: Mapping[str, Any]) -> list[str]:
+    """The chunks after which a client that has seen the partial answer shows this one.
+
+    Outcomes of calls are told as such. Anything else makes the message begin anew.
+    """
+    outcomes = [
+        encoded(chunk) for part in settled_calls(partial, answer) for chunk in outcome_of(part)
+    ]
+    builder = MessageBuilder(partial.raw)
+    for chunk in outcomes:
+        builder.apply(chunk)
+    if builder.message()["parts"] == list(answer["parts"]):
+        return outcomes
+    return [encoded(chunk) for chunk in rebuilt(answer)]

@@ -1,0 +1,210 @@
+"""The incidents table: what is known of interrupted turns; and the boots that never came to an end.
+
+| column | meaning |
+| --- | --- |
+| `turn` | the request that was interrupted, or has noted something for the case that it is |
+| `state` | `noted` (no interruption yet), `open`, `exhausted` |
+| `cause` | who ended the process, if that was told before it ended |
+| `stash` | what the turn has stashed, JSON |
+| `held` | the answer that the provider makes in the background, JSON: it can be fetched |
+| `body` | the record, JSON: see `outlast.chat.recovery.budget.Incident` |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from outlast.chat.recovery.budget import Incident, incident_of
+from outlast.core import json
+from outlast.host.life.activation import Activation
+from outlast.store.operations import BulkStatement, Operation, Query, Statement
+
+State = Literal["noted", "open", "exhausted"]
+
+KEEP = 3600 * 1000  # milliseconds that a record is kept after its turn was given up
+
+_RECORD = Statement(
+    "incidents record",
+    sqlite="""
+        INSERT INTO incidents (agent, turn, state, body, at) VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT (agent, turn) DO UPDATE SET state = excluded.state, body = excluded.body,
+            at = excluded.at, cause = NULL
+    """,
+    postgres="""
+        INSERT INTO incidents (agent, turn, state, body, at)
+        SELECT u.agent, u.turn, u.state, u.body, u.at FROM {rows}
+        ON CONFLICT (agent, turn) DO UPDATE SET state = excluded.state, body = excluded.body,
+            at = excluded.at, cause = NULL
+    """,
+    columns=[
+        ("agent", "text"),
+        ("turn", "text"),
+        ("state", "text"),
+        ("body", "text"),
+        ("at", "bigint"),
+    ],
+    key=2,
+)
+
+
+def _noting(column: str) -> Statement:
+    return Statement(
+        f"incidents note {column}",
+        sqlite=f"""
+            INSERT INTO incidents (agent, turn, state, body, {column}, at)
+            VALUES (?, ?, 'noted', '{{}}', ?, ?)
+            ON CONFLICT (agent, turn) DO UPDATE SET {column} = excluded.{column}
+        """,
+        postgres=f"""
+            INSERT INTO incidents (agent, turn, state, body, {column}, at)
+            SELECT u.agent, u.turn, 'noted', '{{}}', u.{column}, u.at FROM {{rows}}
+            ON CONFLICT (agent, turn) DO UPDATE SET {column} = excluded.{column}
+        """,
+        columns=[("agent", "text"), ("turn", "text"), (column, "text"), ("at", "bigint")],
+        key=2,
+    )
+
+
+_CAUSE = _noting("cause")
+_STASH = _noting("stash")
+_HELD = _noting("held")
+
+_CLOSE = Statement(
+    "incidents close",
+    sqlite="DELETE FROM incidents WHERE agent = ? AND turn = ?",
+    postgres="""
+        DELETE FROM incidents USING {rows}
+        WHERE incidents.agent = u.agent AND incidents.turn = u.turn
+    """,
+    columns=[("agent", "text"), ("turn", "text")],
+    key=2,
+)
+
+_ONE = Query.same(
+    "SELECT state, cause, stash, held, body FROM incidents WHERE agent = ? AND turn = ?"
+)
+_ALL = Query.same(
+    "SELECT turn, state, body, at FROM incidents"
+    " WHERE agent = ? AND (state = 'open' OR (state = 'exhausted' AND at > ?)) ORDER BY at"
+)
+# Of turns that have ended; those that were given up are kept for a while.
+EXPIRE = BulkStatement(
+    "incidents expire",
+    sqlite="""
+        DELETE FROM incidents WHERE agent = ?1 AND (state <> 'exhausted' OR at <= ?2)
+            AND turn NOT IN (SELECT id FROM inbox WHERE agent = ?1 AND ended_at IS NULL)
+    """,
+    postgres="""
+        DELETE FROM incidents WHERE agent = $1 AND (state <> 'exhausted' OR at <= $2)
+            AND turn NOT IN (SELECT id FROM inbox WHERE agent = $1 AND ended_at IS NULL)
+    """,
+)
+CLEAR = BulkStatement(
+    "incidents clear",
+    sqlite="DELETE FROM incidents WHERE agent = ?",
+    postgres="DELETE FROM incidents WHERE agent = $1",
+)
+
+_STRIKE = Statement(
+    "boots strike",
+    sqlite="""
+        INSERT INTO boots (agent, strikes, at) VALUES (?, 1, ?)
+        ON CONFLICT (agent) DO UPDATE SET strikes = boots.strikes + 1, at = excluded.at
+    """,
+    postgres="""
+        INSERT INTO boots (agent, strikes, at) SELECT u.agent, 1, u.at FROM {rows}
+        ON CONFLICT (agent) DO UPDATE SET strikes = boots.strikes + 1, at = excluded.at
+    """,
+    columns=[("agent", "text"), ("at", "bigint")],
+    key=1,
+)
+_UP = Statement(
+    "boots up",
+    sqlite="DELETE FROM boots WHERE agent = ?",
+    postgres="DELETE FROM boots USING {rows} WHERE boots.agent = u.agent",
+    columns=[("agent", "text")],
+    key=1,
+)
+_STRIKES = Query.same("SELECT strikes FROM boots WHERE agent = ?")
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentRow:
+    """What is stored about a turn, as far as it can be read."""
+
+    state: State
+    cause: str | None
+    stash: Any
+    held: Any
+    incident: Incident | None
+
+
+class Incidents:
+    """Those of one agent. It makes operations; they ride in the commits of the turns."""
+
+    def __init__(self, activation: Activation) -> None:
+        self._activation = activation
+        self._agent = activation.address.text
+
+    async def get(self, turn: str) -> IncidentRow | None:
+        found = await self._activation.store.fetch(_ONE, self._agent, turn)
+        if not found:
+            return None
+        state, cause, stash, held, body = found[0]
+        incident = None if state == "noted" else incident_of(_read(body))
+        return IncidentRow(state, cause, _read(stash), _read(held), incident)
+
+    async def all(self) -> list[tuple[str, State, Incident, int]]:
+        """The turns that were interrupted and are not over, or were given up."""
+        since = self._activation.clock.now() - KEEP
+        found = await self._activation.store.fetch(_ALL, self._agent, since)
+        return [
+            (turn, state, incident_of(_read(body)) or Incident(), at)
+            for turn, state, body, at in found
+        ]
+
+    def record(self, turn: str, incident: Incident, state: State = "open") -> Operation:
+        body = json.encode(incident.body)
+        return _RECORD, (self._agent, turn, state, body, self._activation.clock.now())
+
+    def close(self, turn: str) -> Operation:
+        return _CLOSE, (self._agent, turn)
+
+    def note_cause(self, turn: str, cause: str) -> Operation:
+        return _CAUSE, (self._agent, turn, cause, self._activation.clock.now())
+
+    def note_stash(self, turn: str, data: Any) -> Operation:
+        stash = json.encode(data, "data")
+        return _STASH, (self._agent, turn, stash, self._activation.clock.now())
+
+    def note_held(self, turn: str, held: str) -> Operation:
+        return _HELD, (self._agent, turn, held, self._activation.clock.now())
+
+    # --- boots -----------------------------------------------------------------------------------
+
+    async def unfinished_boots(self) -> int:
+        """How many boots in a row have not come to an end."""
+        found = await self._activation.store.fetch(_STRIKES, self._agent)
+        strikes = found[0][0] if found else 0
+        return strikes if isinstance(strikes, int) else 0
+
+    def boot(self) -> Operation:
+        """A boot begins that has something to recover."""
+        return _STRIKE, (self._agent, self._activation.clock.now())
+
+    def up(self) -> Operation:
+        """It has come to its end."""
+        return forgetting_boots(self._agent)
+
+
+def forgetting_boots(agent: str) -> Operation:
+    """However often it has died while it was starting."""
+    return _UP, (agent,)
+
+
+def _read(text: str | None) -> Any:
+    try:
+        return None if text is None else json.decode(text)
+    except ValueError:
+        return None

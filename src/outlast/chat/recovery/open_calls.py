@@ -1,0 +1,118 @@
+"""A turn whose process died: what it has said, and what is known of the tools that it was running."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from outlast.chat.answer.calls import UNKNOWN, CallEnd, reconciled
+from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.message.encoder import Encoder
+from outlast.chat.message.reducer import MessageBuilder
+from outlast.chat.message.tool_part import Part, advanced, is_settled
+from outlast.chat.stream.stream import Stream
+from outlast.chat.tools.declare import ToolCall, ToolSpec, marked_methods
+from outlast.chat.tools.ledger import CallRow, Ledger, input_of
+from outlast.chat.tools.toolset import tools_of
+from outlast.chat.turn.part_repair import PartRepair
+from outlast.chat.types.contexts import told
+from outlast.chat.types.events import ToolFinished
+from outlast.core import json
+from outlast.host.life.activation import Activation
+
+if TYPE_CHECKING:
+    from outlast.chat.answer.prepare import Answering
+
+logger = logging.getLogger("outlast.chat")
+
+DIED = "the process ended while the tool was running"
+
+
+async def close_calls(
+    agent: Answering,
+    entry: EntryRow,
+    builder: MessageBuilder,
+    stream: Stream,
+    ledger: Ledger,
+    activation: Activation,
+    *,
+    once: bool = False,
+    repair: PartRepair | None = None,
+) -> dict[str, Part]:
+    """Give each call that had begun an outcome: what it is, or that nobody knows.
+
+    `once`: only those that may not be made again; the others are about to be. `repair` is asked about those
+    that did not end well: returns the parts that take their place.
+    """
+    replaced: dict[str, Part] = {}
+    begun = [
+        row
+        for row in await ledger.of_turn(entry.id)
+        if row.state == "begun" and (row.effect == "once" or not once)
+    ]
+    if not begun:
+        return replaced
+    specs = await _specs(agent)
+    encoder = Encoder()
+    for row in begun:
+        part = builder.call(row.id)
+        if part is None or is_settled(part):
+            continue
+        end = await _end_of(agent, row, specs.get(row.name), entry)
+        if end.state == "done":
+            chunk = encoder.tool_output(row.id, end.output)
+        else:
+            made, mark = None, None
+            if repair is not None and repair.is_wanted:
+                closed = advanced(part, json.decode(_error(encoder, row, end)))
+                made, mark = await repair.made_of(closed or part), "asked"
+            chunk = _error(encoder, row, end, mark)
+            if made is not None:
+                replaced[row.id] = made
+        builder.apply(chunk)
+        stream.append(chunk)
+        assert end.state != "open"
+        is_replayed = row.key is not None and end.state == "done"
+        kept = json.encode(end.output) if is_replayed else None
+        stream.attach(ledger.end(entry.id, row.id, end.state, kept))
+        activation.events.emit(
+            ToolFinished,
+            activation.address.text,
+            entry.id,
+            row.id,
+            row.name,
+            row.effect,
+            outcome=end.state,
+            elapsed_ms=0,
+            error=end.error,
+        )
+    return replaced
+
+
+def _error(encoder: Encoder, row: CallRow, end: CallEnd, mark: str | None = None) -> str:
+    outcome: Literal["failed", "unknown"] = "unknown" if end.state == "unknown" else "failed"
+    return encoder.tool_error(row.id, end.error or "", outcome=outcome, mark=mark)
+
+
+async def _specs(agent: Answering) -> dict[str, ToolSpec]:
+    sources: Sequence[Any] = [marked_methods(agent)]
+    try:
+        return tools_of(*sources, await told(agent.get_tools)).specs
+    except Exception:
+        logger.exception("get_tools() raised; only methods marked with @tool are known")
+        return tools_of(*sources).specs
+
+
+async def _end_of(
+    agent: Answering, row: CallRow, spec: ToolSpec | None, entry: EntryRow
+) -> CallEnd:
+    if row.effect != "once":
+        return CallEnd("failed", error=f"{DIED[0].upper()}{DIED[1:]}.")
+    if spec is not None and spec.reconcile is not None:
+        key = row.key or f"{entry.message_id}:{row.id}"
+        call = ToolCall(row.id, row.name, input_of(row), key, entry.id)
+        found = await reconciled(agent, spec, call)
+        if found is not None:
+            return found
+    return CallEnd("unknown", error=UNKNOWN.format(why=DIED))

@@ -1,0 +1,51 @@
+"""For operators: what is being recovered, and how to end that, to try again, or to get an agent unstuck."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from outlast.chat.recovery.budget import Incident
+from outlast.chat.recovery.incidents import State
+from outlast.core.clock import to_datetime
+
+SEALED = "An operator has ended this turn."
+CALLS = frozenset({"list_incidents", "seal_incident", "retry_incident", "release", "cancel_chat"})
+"""What may be called through the admin socket of a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryIncident:
+    """A turn that was interrupted: it goes on (`open`), or was given up (`exhausted`)."""
+
+    request_id: str
+    state: Literal["open", "exhausted"]
+    cause: str
+    reason: str | None  # why it was given up
+    attempt: int  # in a row without progress
+    attempts: int
+    work: int  # chunks since the first interruption
+    row: int  # of the decision table
+    first_seen_at: datetime
+    last_attempt_at: datetime
+
+
+def shown(found: Iterable[tuple[str, State, Incident, int]]) -> list[RecoveryIncident]:
+    """As an operator sees them, oldest first."""
+    return [
+        RecoveryIncident(
+            request_id=turn,
+            state="exhausted" if state == "exhausted" else "open",
+            cause=incident.cause,
+            reason=incident.reason,
+            attempt=incident.attempt,
+            attempts=incident.attempts,
+            work=incident.work,
+            row=incident.row,
+            first_seen_at=to_datetime(incident.first_seen_at or at),
+            last_attempt_at=to_datetime(incident.last_attempt_at or at),
+        )
+        for turn, state, incident, at in found
+    ]

@@ -1,0 +1,91 @@
+"""The decisions table: what was decided about each interruption of a turn, for whoever asks afterwards.
+
+A row is written in the commit that makes the decision durable, and stays as long as the turn's inbox entry:
+an incident ends with its turn, this tells what happened. `attempt` is the one that was interrupted. The body
+is JSON: `row`, `action` and `why` of the decision, the `cause`, how many chunks there were (`produced`), and,
+once the answer has continued, how many milliseconds after the interruption that was (`continued_ms`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlast.chat.recovery.decision import Decision
+from outlast.core import json
+from outlast.store.operations import BulkStatement, Operation, Query, Statement
+
+_RECORD = Statement(
+    "decisions record",
+    sqlite="""
+        INSERT INTO decisions (agent, turn, attempt, body, at) VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT DO NOTHING
+    """,
+    postgres="""
+        INSERT INTO decisions (agent, turn, attempt, body, at)
+        SELECT u.agent, u.turn, u.attempt, u.body, u.at FROM {rows}
+        ON CONFLICT DO NOTHING
+    """,
+    columns=[
+        ("agent", "text"),
+        ("turn", "text"),
+        ("attempt", "bigint"),
+        ("body", "text"),
+        ("at", "bigint"),
+    ],
+    key=3,
+)
+
+# Rides in the commit of the first chunk that the resumed turn adds.
+_CONTINUED = Statement(
+    "decisions continued",
+    sqlite="UPDATE decisions SET body = ?4 WHERE agent = ?1 AND turn = ?2 AND attempt = ?3",
+    postgres="""
+        UPDATE decisions SET body = u.body FROM {rows}
+        WHERE decisions.agent = u.agent AND decisions.turn = u.turn AND decisions.attempt = u.attempt
+    """,
+    columns=[("agent", "text"), ("turn", "text"), ("attempt", "bigint"), ("body", "text")],
+    key=3,
+)
+
+OF_TURN = Query.same(
+    "SELECT attempt, body, at FROM decisions WHERE agent = ? AND turn = ? ORDER BY attempt"
+)
+
+# Of entries that are gone.
+EXPIRE = BulkStatement(
+    "decisions expire",
+    sqlite="""
+        DELETE FROM decisions WHERE agent = ?1 AND turn NOT IN
+            (SELECT id FROM inbox WHERE agent = ?1)
+    """,
+    postgres="""
+        DELETE FROM decisions WHERE agent = $1 AND turn NOT IN
+            (SELECT id FROM inbox WHERE agent = $1)
+    """,
+)
+
+
+def recording(
+    agent: str, turn: str, attempt: int, decision: Decision, cause: str, produced: int, now: int
+) -> Operation:
+    """For the commit that makes the decision durable."""
+    body = json.encode(_body(decision, cause, produced))
+    return _RECORD, (agent, turn, attempt, body, now)
+
+
+def continued(
+    agent: str, turn: str, attempt: int, decision: Decision, cause: str, produced: int, ms: int
+) -> Operation:
+    """For the commit with which the answer continues."""
+    body = {**_body(decision, cause, produced), "continued_ms": ms}
+    return _CONTINUED, (agent, turn, attempt, json.encode(body))
+
+
+def _body(decision: Decision, cause: str, produced: int) -> dict[str, Any]:
+    return {
+        "row": decision.row,
+        "action": decision.action,
+        "why": decision.why,
+        "cause": cause,
+        "produced": produced,
+    }

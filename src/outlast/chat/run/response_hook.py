@@ -1,0 +1,136 @@
+"""`on_chat_response`: told of every answer, at least once, after the next turn may begin.
+
+That it is due is written in the commit of the turn's end, and deleted when the hook has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Any
+
+from outlast.agent.admission import Origin, admitting, forget, noting
+from outlast.agent.commit import Commits
+from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.message.results import Message
+from outlast.chat.transcript.transcript import Transcript
+from outlast.chat.types.contexts import ChatResponseResult, told
+from outlast.core.errors import OutlastError
+from outlast.host.life.activation import Activation
+from outlast.store.operations import BulkStatement, Operation, Query, Statement
+
+logger = logging.getLogger("outlast.chat")
+
+FIRST_RETRY = 1.0  # seconds
+LAST_RETRY = 60.0
+
+_DUE = Statement(
+    "responses due",
+    sqlite="INSERT INTO responses (agent, turn, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+    postgres="""
+        INSERT INTO responses (agent, turn, seq) SELECT u.agent, u.turn, u.seq FROM {rows}
+        ON CONFLICT DO NOTHING
+    """,
+    columns=[("agent", "text"), ("turn", "text"), ("seq", "bigint")],
+    key=2,
+)
+_TOLD = BulkStatement(
+    "responses told",
+    sqlite="DELETE FROM responses WHERE agent = ? AND turn = ?",
+    postgres="DELETE FROM responses WHERE agent = $1 AND turn = $2",
+)
+_OF_AGENT = Query.same("SELECT turn FROM responses WHERE agent = ? ORDER BY seq")
+DUE_AGENTS = Query.same(
+    "SELECT DISTINCT agent FROM responses WHERE agent > ? ORDER BY agent LIMIT ?", bulk=True
+)
+_NOTE = noting("responses WHERE agent = ? AND turn = ?")
+
+
+class Responses:
+    """What an agent is still to be told of its own answers."""
+
+    def __init__(
+        self,
+        hook: Callable[[ChatResponseResult], Any],
+        activation: Activation,
+        commits: Commits,
+        inbox: Inbox,
+        transcript: Transcript,
+    ) -> None:
+        self._hook = hook
+        self._activation = activation
+        self._agent = activation.address.text
+        self._commits = commits
+        self._inbox = inbox
+        self._transcript = transcript
+        self._due: list[str] = []
+        self._telling: asyncio.Task[None] | None = None
+
+    async def load(self) -> None:
+        """What earlier activations did not come to."""
+        found = await self._activation.store.fetch(_OF_AGENT, self._agent)
+        self._due = [turn for (turn,) in found]
+
+    def due(self, entry: EntryRow) -> Operation:
+        """For the commit of a turn's end; `go_on` with it then."""
+        return _DUE, (self._agent, entry.id, entry.seq)
+
+    def go_on(self, *turns: str) -> None:
+        """Tell what is due, one after another."""
+        self._due += turns
+        if self._due and self._telling is None and self._activation.ended is None:
+            self._telling = self._activation.spawn(self._tell_all(), "on_chat_response")
+
+    @property
+    def is_busy(self) -> bool:
+        return self._telling is not None
+
+    async def _tell_all(self) -> None:
+        try:
+            while self._due:
+                turn = self._due[0]
+                origin = Origin(
+                    self._agent, f"response:{turn}", (_NOTE, (self._agent, turn)), place=0
+                )
+                token = admitting.set(origin)
+                try:
+                    await self._in_time(self._tell, turn)
+                finally:
+                    admitting.reset(token)
+                ending = [(_TOLD, (self._agent, turn)), forget(self._agent, origin.scope)]
+                await self._in_time(self._commits.commit, ending)
+                self._due.remove(turn)
+        except OutlastError:  # the next activation goes on
+            pass
+        finally:
+            self._telling = None
+
+    async def _in_time(self, work: Callable[[Any], Awaitable[Any]], what: Any) -> None:
+        """Do this, again and again while the store is away."""
+        for failures in count():
+            try:
+                await work(what)
+                return
+            except OutlastError as error:
+                if self._activation.ended is not None:
+                    raise
+                logger.error("%s: on_chat_response waits: %s", self._agent, error)
+            await asyncio.sleep(min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(failures, 20)))
+
+    async def _tell(self, turn: str) -> None:
+        entry = await self._inbox.get(turn)
+        if entry is None or entry.message_id is None or entry.outcome is None:
+            return
+        message = await self._transcript.get(entry.message_id)
+        if message is None:
+            return
+        result = ChatResponseResult(
+            entry.id, Message(message), entry.outcome, entry.kind == "continue", entry.error
+        )
+        try:
+            await told(self._hook, result)
+        except Exception:
+            logger.exception("%s: on_chat_response raised", self._agent)

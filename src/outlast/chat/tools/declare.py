@@ -1,0 +1,159 @@
+"""Tools as users write them: methods marked with `@tool`, what is said of each, and what a call tells."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, Literal, TypeVar, overload
+
+from outlast.chat.types.contexts import told
+from outlast.core.abort import Abort
+from outlast.core.clock import seconds
+
+F = TypeVar("F", bound=Callable[..., Any])
+Effect = Literal["read", "idempotent", "once"]
+EFFECTS: tuple[Effect, ...] = ("read", "idempotent", "once")
+
+MARK = "__outlast_tool__"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool. A parameter of this type is filled in, and not shown to the model."""
+
+    id: str
+    tool_name: str
+    input: Mapping[str, Any]
+    idempotency_key: str  # the same if the call is ever made again
+    request_id: str
+    step_number: int = 0
+    approved: bool = False  # by the user
+    signal: Abort | None = None  # set when the turn is stopped
+    context: Any = field(default=None, compare=False, repr=False)  # of `StepConfig`
+
+
+class NotDone:
+    """For `reconcile`: the call that was interrupted has not happened, for certain."""
+
+
+Asked = Callable[..., Any | Awaitable[Any]] | str  # a function of the call, or a method's name
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What `@tool` was told."""
+
+    effect: Effect = "once"
+    name: str | None = None
+    description: str | None = None
+    timeout: float | None = None
+    needs_approval: bool | Asked = False
+    reconcile: Asked | None = None
+    idempotency_key: Asked | None = None
+
+
+@overload
+def tool(function: F) -> F: ...
+
+
+@overload
+def tool(
+    *,
+    effect: Effect = "once",
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | timedelta | None = None,
+    needs_approval: bool | Asked = False,
+    reconcile: Asked | None = None,
+    idempotency_key: Asked | None = None,
+) -> Callable[[F], F]: ...
+
+
+def tool(
+    function: Any = None,
+    *,
+    effect: Effect = "once",
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | timedelta | None = None,
+    needs_approval: bool | Asked = False,
+    reconcile: Asked | None = None,
+    idempotency_key: Asked | None = None,
+) -> Any:
+    """Make a method of an agent one of its tools.
+
+    ```python
+    from outlast import Think, ToolCall, tool
+
+    class Assistant(Think):
+        @tool(effect="read")
+        async def weather(self, city: str) -> str:
+            \"\"\"Current weather in a city.\"\"\"
+            return f"sunny in {city}"
+
+        @tool(effect="idempotent", timeout=30)
+        async def charge(self, amount: int, call: ToolCall) -> str:
+            \"\"\"Charge the customer.\"\"\"
+            return f"charged {amount}, key {call.idempotency_key}"
+    ```
+
+    `effect` says what a second execution would do: "read" (nothing), "idempotent" (nothing, with the same
+    key), "once" (it must not happen by itself). When a call of a "once" tool is interrupted, its outcome is
+    unknown, and `reconcile` is asked: a function of the call, or the name of a method. It returns what the
+    call had returned, `NotDone()` if it has not happened, or None if that cannot be found out.
+
+    `needs_approval` is True, or a function of the call. `idempotency_key` is a function of the call that
+    names what it does: a second call with that name and the same input gets the first one's result, in any
+    turn. `timeout` is in seconds or a `timedelta`.
+    """
+    if effect not in EFFECTS:
+        raise ValueError(f"a tool's effect is one of {', '.join(EFFECTS)}, not {effect!r}")
+    for what, asked in (("reconcile", reconcile), ("idempotency_key", idempotency_key)):
+        if asked is not None and not callable(asked) and not isinstance(asked, str):
+            raise TypeError(f"{what} is a function or the name of a method, not {asked!r}")
+    limit = None if timeout is None else seconds(timeout, "timeout")
+    spec = ToolSpec(effect, name, description, limit, needs_approval, reconcile, idempotency_key)
+
+    def mark(marked: Any) -> Any:
+        if not callable(marked):
+            raise TypeError(f"@tool marks a function, not {marked!r}")
+        setattr(marked, MARK, spec)
+        return marked
+
+    return mark if function is None else mark(function)
+
+
+def spec_of(function: Any) -> ToolSpec:
+    spec = getattr(function, MARK, None)
+    return spec if isinstance(spec, ToolSpec) else ToolSpec()
+
+
+def marked_methods(agent: object) -> list[Callable[..., Any]]:
+    """The bound methods of an agent that are marked with `@tool`."""
+    names = _marked_names(type(agent))  # type: ignore[arg-type]  # a class can be hashed
+    return [getattr(agent, name) for name in names]
+
+
+@lru_cache(maxsize=256)  # looking through a class takes as long as the rest of a short turn
+def _marked_names(agent_class: type) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name in dir(agent_class)
+        if hasattr(inspect.getattr_static(agent_class, name), MARK)
+    )
+
+
+async def ask(agent: object, asked: Asked, call: ToolCall) -> Any:
+    """What a function of a call says: of the agent too, if it is a method."""
+    if isinstance(asked, str):
+        return await told(getattr(agent, asked), call)
+    parameters = inspect.signature(asked).parameters
+    is_method = not inspect.ismethod(asked) and next(iter(parameters), None) == "self"
+    return await told(asked, agent, call) if is_method else await told(asked, call)
+
+
+current_call: ContextVar[ToolCall | None] = ContextVar("outlast_tool_call", default=None)

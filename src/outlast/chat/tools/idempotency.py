@@ -1,0 +1,91 @@
+"""Calls that their tool has named with a key: made once, however often the model makes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from outlast.chat.tools.ledger import CallRow, Ledger
+from outlast.chat.types import events
+from outlast.core import json
+from outlast.host.life.activation import Activation
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a call that was made before."""
+
+    state: Literal["done", "failed", "unknown"]
+    output: Any = None
+    error: str | None = None
+
+
+class KeyedCalls:
+    """The keys of one agent that are in use right now, and what the ledger knows of the others."""
+
+    def __init__(self, activation: Activation, ledger: Ledger) -> None:
+        self._activation = activation
+        self._ledger = ledger
+        self._running: dict[str, tuple[Any, asyncio.Future[Known]]] = {}  # with their inputs
+
+    async def known(
+        self, key: str, name: str, input: str, effect: str, stored: Callable[[], Awaitable[None]]
+    ) -> Known | None:
+        """The outcome of the call with this key; None: there is none, and this one may begin.
+
+        `stored` waits until what this turn has done is durable: it may have used the key before.
+        """
+        given = json.decode(input)
+        while (running := self._running.get(key)) is not None:
+            if running[0] != given:
+                return self._conflict(key, name)
+            first = await asyncio.shield(running[1])
+            if first.state == "done":
+                self._activation.events.emit(
+                    events.LedgerReplayed, self._activation.address.text, name, key
+                )
+                return first
+        promise: asyncio.Future[Known] = asyncio.get_running_loop().create_future()
+        self._running[key] = (given, promise)
+        try:
+            await stored()
+            row = await self._ledger.by_key(key)
+            known = None if row is None else self._recorded(row, key, name, input, effect)
+        except BaseException:
+            self._forget(key, Known("failed"))
+            raise
+        if known is not None:
+            self._forget(key, known)
+        return known
+
+    def _recorded(self, row: CallRow, key: str, name: str, input: str, effect: str) -> Known | None:
+        emit, agent = self._activation.events.emit, self._activation.address.text
+        if json.decode(row.input) != json.decode(input):
+            return self._conflict(key, name)
+        if row.state == "done" and row.output is not None:
+            emit(events.LedgerReplayed, agent, name, key)
+            return Known("done", json.decode(row.output))
+        if row.state == "failed" or effect != "once":
+            emit(events.LedgerReclaimed, agent, name, key)
+            return None
+        emit(events.LedgerPending, agent, name, key)
+        why = "it was made before, and was interrupted"
+        return Known("unknown", error=f"It is not known whether this call has happened: {why}.")
+
+    def _conflict(self, key: str, name: str) -> Known:
+        self._activation.events.emit(
+            events.LedgerConflict, self._activation.address.text, name, key
+        )
+        text = f"There was a call with the key {key!r} and another input. Nothing was done."
+        return Known("failed", error=text)
+
+    def ended(self, key: str, end: Any) -> None:
+        """A call that this was told it may begin has ended."""
+        self._forget(key, Known(end.state, end.output, end.error))
+
+    def _forget(self, key: str, known: Known) -> None:
+        _, promise = self._running.pop(key)
+        if not promise.done():
+            promise.set_result(known)

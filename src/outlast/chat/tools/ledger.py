@@ -1,0 +1,167 @@
+"""The ledger: which calls of tools have begun, and which of them have an outcome.
+
+A row is written before a tool runs, and changed in the commit that stores its outcome in the stream. So a
+call whose row is `begun` when its process is gone may have happened: nobody knows.
+
+| column | meaning |
+| --- | --- |
+| `turn`, `id` | the request and the call |
+| `key` | what the tool's `idempotency_key` has named it; null: nothing |
+| `input` | what the tool was given, JSON |
+| `state` | `begun`, `done`, `failed`, `unknown` |
+| `output` | what a call with a key has returned, JSON, for those that are made again |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from outlast.agent.admission import Origin, noting
+from outlast.core import json
+from outlast.host.life.activation import Activation
+from outlast.store.operations import BulkStatement, Operation, Query, Statement
+
+CallState = Literal["begun", "done", "failed", "unknown"]
+
+KEEP_KEYS = 30 * 24 * 3600 * 1000  # milliseconds after the end
+
+_COLUMNS = "turn, id, name, effect, key, input, state, output"
+
+_BEGIN = Statement(
+    "calls begin",
+    sqlite="""
+        INSERT INTO calls (agent, turn, id, name, effect, key, input, state, started_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, 'begun', ?)
+        ON CONFLICT (agent, turn, id) DO UPDATE SET state = 'begun', input = excluded.input,
+            key = excluded.key, started_at = excluded.started_at, output = NULL, ended_at = NULL
+    """,
+    postgres="""
+        INSERT INTO calls (agent, turn, id, name, effect, key, input, state, started_at)
+        SELECT u.agent, u.turn, u.id, u.name, u.effect, u.key, u.input, 'begun', u.started_at
+        FROM {rows}
+        ON CONFLICT (agent, turn, id) DO UPDATE SET state = 'begun', input = excluded.input,
+            key = excluded.key, started_at = excluded.started_at, output = NULL, ended_at = NULL
+    """,
+    columns=[
+        ("agent", "text"),
+        ("turn", "text"),
+        ("id", "text"),
+        ("name", "text"),
+        ("effect", "text"),
+        ("key", "text"),
+        ("input", "text"),
+        ("started_at", "bigint"),
+    ],
+    key=3,
+)
+
+_END = Statement(
+    "calls end",
+    sqlite="""
+        UPDATE calls SET state = ?4, output = ?5, ended_at = ?6
+        WHERE agent = ?1 AND turn = ?2 AND id = ?3
+    """,
+    postgres="""
+        UPDATE calls SET state = u.state, output = u.output, ended_at = u.ended_at FROM {rows}
+        WHERE calls.agent = u.agent AND calls.turn = u.turn AND calls.id = u.id
+    """,
+    columns=[
+        ("agent", "text"),
+        ("turn", "text"),
+        ("id", "text"),
+        ("state", "text"),
+        ("output", "text"),
+        ("ended_at", "bigint"),
+    ],
+    key=3,
+)
+
+_RELEASE = BulkStatement(
+    "calls release",
+    sqlite="UPDATE calls SET key = NULL WHERE agent = ? AND key = ?",
+    postgres="UPDATE calls SET key = NULL WHERE agent = $1 AND key = $2",
+)
+
+_OF_TURN = Query.same(f"SELECT {_COLUMNS} FROM calls WHERE agent = ? AND turn = ?")
+_BY_KEY = Query.same(
+    f"SELECT {_COLUMNS} FROM calls WHERE agent = ? AND key = ? AND coalesce(ended_at, started_at) > ?"
+)
+
+# Of turns that ended before a time, as with the streams; with a key, after thirty days.
+EXPIRE = BulkStatement(
+    "calls expire",
+    sqlite="""
+        DELETE FROM calls WHERE agent = ?1 AND turn NOT IN
+            (SELECT id FROM inbox WHERE agent = ?1 AND (ended_at IS NULL OR ended_at > ?2))
+            AND (key IS NULL OR coalesce(ended_at, started_at) <= ?3)
+    """,
+    postgres="""
+        DELETE FROM calls WHERE agent = $1 AND turn NOT IN
+            (SELECT id FROM inbox WHERE agent = $1 AND (ended_at IS NULL OR ended_at > $2))
+            AND (key IS NULL OR coalesce(ended_at, started_at) <= $3)
+    """,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """A row as it is stored; `input` and `output` are JSON text."""
+
+    turn: str
+    id: str
+    name: str
+    effect: str
+    key: str | None
+    input: str
+    state: CallState
+    output: str | None
+
+
+class Ledger:
+    """The calls of one agent. It makes operations; they ride in the commits of the stream."""
+
+    def __init__(self, activation: Activation) -> None:
+        self._activation = activation
+        self._agent = activation.address.text
+
+    def begin(
+        self, turn: str, id: str, name: str, effect: str, key: str | None, input: str
+    ) -> Operation:
+        """For the commit before the tool runs."""
+        now = self._activation.clock.now()
+        return _BEGIN, (self._agent, turn, id, name, effect, key, input, now)
+
+    def end(self, turn: str, id: str, state: CallState, output: str | None = None) -> Operation:
+        """For the commit that stores the outcome."""
+        return _END, (self._agent, turn, id, state, output, self._activation.clock.now())
+
+    def release(self, key: str) -> Operation:
+        """Whoever had this key has it no more."""
+        return _RELEASE, (self._agent, key)
+
+    async def of_turn(self, turn: str) -> list[CallRow]:
+        found = await self._activation.store.fetch(_OF_TURN, self._agent, turn)
+        return [CallRow(*values) for values in found]
+
+    async def by_key(self, key: str) -> CallRow | None:
+        since = self._activation.clock.now() - KEEP_KEYS
+        found = await self._activation.store.fetch(_BY_KEY, self._agent, key, since)
+        return CallRow(*found[0]) if found else None
+
+
+_NOTE_IN_CALL = noting("calls WHERE agent = ? AND turn = ? AND id = ?")
+
+
+def origin_of(agent: str, turn: str, message_id: str, id: str) -> Origin:
+    """Of what a tool admits: the same, should its call ever be made again."""
+    return Origin(agent, f"call:{message_id}:{id}", (_NOTE_IN_CALL, (agent, turn, id)), place=0)
+
+
+def input_of(row: CallRow) -> dict[str, object]:
+    """What the tool was given."""
+    try:
+        found = json.decode(row.input)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,398 @@
+"""The transcript: a tree of UI messages, of which one path is the conversation.
+
+The path's last messages are in memory, as many as fit a window of bytes; the rest stays in the store.
+Nothing that is stored is ever cut: limits apply toward the model and the wire only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from outlast.agent.state.facts import Facts
+from outlast.chat.transcript import sql as rows
+from outlast.chat.transcript.shown import Shown, Stamp, stamp_of
+from outlast.chat.types import events
+from outlast.core import json
+from outlast.core.text import described
+from outlast.host.life.activation import Activation
+from outlast.store.base import Row
+from outlast.store.operations import Operation, Statement
+
+logger = logging.getLogger("outlast.chat")
+
+LEAF = "chat:leaf"  # the fact that names the last message of the path
+WINDOW_BYTES = 24 * 1024 * 1024
+DEPTH = json.MAX_DEPTH + 10  # what fits into a chunk or a request fits into a message
+ALWAYS = 4  # messages that are part of the window, however large
+
+
+def message_body(message: dict[str, Any]) -> str:
+    """A message as it is stored."""
+    return json.encode(message, "message", DEPTH)
+
+
+@dataclass(slots=True)
+class Change:
+    """Messages to be stored, and the path as it will be: operations now, `Transcript.applied` then.
+
+    One at a time, under `Transcript.changing`: each builds on the one before.
+    """
+
+    operations: list[Operation]
+    path: list[dict[str, Any]]
+    leaf: str | None
+    stamps: dict[str, Stamp] = field(default_factory=dict)  # of the messages that it writes
+
+
+class Transcript:
+    """The messages of one agent."""
+
+    FIRST_READS = (rows.LAST_NUMBER,)
+
+    def __init__(self, activation: Activation, facts: Facts) -> None:
+        self._activation = activation
+        self._agent = activation.address.text
+        self._facts = facts
+        self._last_number = 0
+        self.changing = asyncio.Lock()  # held from the making of a change until it is applied
+        self._stamps: dict[str, Stamp] = {}  # of messages in the window
+        self._shown: Shown | None = None
+        self.path: list[dict[str, Any]] = []  # the window, oldest first
+        self.leaf: str | None = None
+        # The partial answer of a turn that is failing, and the message that it answers.
+        self.coming: tuple[Callable[[], dict[str, Any] | None], str | None] | None = None
+        self.is_whole = True  # the window reaches back to the first message
+
+    async def load(self) -> None:
+        """Read the window, once per activation. Rows that cannot be read are left out."""
+        fetch = self._activation.fetch
+        last = await fetch(rows.LAST_NUMBER, self._agent)
+        self._last_number = last[0][0] if last else 0
+        leaf = self._facts.get(LEAF, None, None)
+        self.leaf = leaf if isinstance(leaf, str) else None
+        await self._load_path()
+        if self._last_number and not self._stamps:
+            self._damaged("the end of the conversation", "it is not known")
+            newest = await fetch(rows.NEWEST, self._agent)
+            self.leaf = newest[0][0]
+            await self._load_path()
+        if not self.is_whole:
+            self._activation.events.emit(
+                events.HydrationWindowed, self._agent, len(self.path), WINDOW_BYTES
+            )
+
+    def _damaged(self, what: str, error: str) -> None:
+        logger.error("%s: %s cannot be read: %s", self._agent, what, error)
+        self._activation.events.emit(events.StoredDamaged, self._agent, what, error)
+
+    async def _load_path(self) -> None:
+        found = [] if self.leaf is None else await self._path_rows(self.leaf)
+        self.path = self._messages(found)
+        self._stamps = {row[0]: stamp_of(row[0], row[2]) for row in found}
+        self.is_whole = not found or found[0][1] is None
+
+    async def _path_rows(
+        self, leaf: str, always: int = ALWAYS, most: int | None = None
+    ) -> list[Row]:
+        agent, most = self._agent, WINDOW_BYTES if most is None else most
+        found = await self._activation.store.fetch(
+            rows.PATH, agent, leaf, agent, always, most, agent
+        )
+        seen: set[str] = set()
+        for place in range(len(found) - 1, -1, -1):
+            if found[place][0] in seen:
+                self._damaged(f"the messages before {found[place + 1][0]}", "they go round")
+                return found[place + 1 :]
+            seen.add(found[place][0])
+        return found
+
+    def _messages(self, found: Sequence[Row]) -> list[dict[str, Any]]:
+        return [message for row in found if (message := self._decoded(row)) is not None]
+
+    def _decoded(self, row: Row) -> dict[str, Any] | None:
+        try:
+            message = json.decode(row[2])
+        except ValueError as error:
+            self._damaged(f"the message {row[0]}", described(error))
+            return None
+        if not isinstance(message, dict) or message.get("id") != row[0]:
+            self._damaged(f"the message {row[0]}", "it is not one")
+            return None
+        return message
+
+    @property
+    def is_answered(self) -> bool:
+        """True when there is nothing that an answer could be to."""
+        return not self.path or self.path[-1].get("role") == "assistant"
+
+    def with_coming(self) -> list[dict[str, Any]]:
+        """The path, with the partial answer of a turn that is failing in the place where it will be."""
+        message = None if self.coming is None else self.coming[0]()
+        if self.coming is None or message is None:
+            return self.path
+        under, ids = self.coming[1], [each.get("id") for each in self.path]
+        if message["id"] in ids:
+            at = ids.index(message["id"])
+            return [*self.path[:at], message, *self.path[at + 1 :]]
+        if under is not None and under not in ids:
+            return self.path
+        at = 0 if under is None else ids.index(under) + 1
+        later = self.path[at:]
+        if later and later[0].get("role") == "assistant":  # another answer to the same
+            return self.path
+        return [*self.path[:at], message, *later]
+
+    # --- changing --------------------------------------------------------------------------------
+
+    def parent_of(self, id: str) -> str | None:
+        """The message before this one on the path (None: it is the first, or not in the window)."""
+        for before, message in zip([None, *self.path], self.path, strict=False):
+            if message.get("id") == id:
+                return None if before is None else before.get("id")
+        return None
+
+    def appending(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        turn: str | None = None,
+        must_be_new: bool = False,
+    ) -> Change:
+        """These messages at the end of the path. `must_be_new`: refused if one of them is stored."""
+        change = Change([], list(self.path), self.leaf)
+        statement = rows.CREATE if must_be_new else rows.PUT
+        for message in messages:
+            self._put(change, message, change.leaf, "settled", turn, statement)
+            change.path.append(message)
+            change.leaf = message["id"]
+        return self._with_leaf(change)
+
+    async def answering(
+        self, message: dict[str, Any], under: str | None, *, status: str, turn: str
+    ) -> Change:
+        """An answer under the message that it answers, in place of what may be stored of it.
+
+        Messages that were added while it was being made come after it. If the conversation has gone over
+        to another branch meanwhile, it stays there.
+        """
+        change = Change([], self.path, self.leaf)
+        self._put(change, message, under, status, turn)
+        ids = [each.get("id") for each in self.path]
+        if message["id"] in ids:
+            at = ids.index(message["id"])
+            change.path = [*self.path[:at], message, *self.path[at + 1 :]]
+            return change
+        if under is not None and under not in ids:
+            return change
+        at = 0 if under is None else ids.index(under) + 1
+        later = self.path[at:]
+        if later and await self.turn_of(later[0]["id"]) is not None:  # another answer to the same
+            return change
+        change.path = [*self.path[:at], message, *later]
+        if later:
+            change.operations.append((rows.MOVE, (self._agent, later[0]["id"], message["id"])))
+            return change
+        change.leaf = message["id"]
+        return self._with_leaf(change)
+
+    def replacing(self, message: dict[str, Any]) -> Change:
+        """This message in place of the stored one with its id."""
+        return self.with_replaced(Change([], self.path, self.leaf), [message])
+
+    def with_replaced(self, change: Change, messages: Sequence[dict[str, Any]]) -> Change:
+        """The same change, and these messages in place of those with their ids."""
+        after = {message["id"]: message for message in messages}
+        operations, stamps = list(change.operations), dict(change.stamps)
+        for id, message in after.items():
+            body = message_body(message)
+            stamps[id] = stamp_of(id, body)
+            operations.append((rows.REPLACE, (self._agent, id, len(body), body)))
+        path = [after.get(each["id"], each) for each in change.path]
+        return Change(operations, path, change.leaf, stamps)
+
+    async def chaining(
+        self,
+        messages: Sequence[dict[str, Any]],
+        answer: str | None = None,
+        turn: str | None = None,
+    ) -> Change:
+        """These messages are the conversation from now on; what is not among them stays in the tree.
+
+        A stored message that has come after another one than here is stored again, under a new id. One of
+        them may be the `answer` of an interrupted `turn`.
+        """
+        change = Change([], [], None)
+        kept = 0
+        for message, stored in zip(messages, self.path, strict=False):
+            if message["id"] != stored["id"]:
+                break
+            kept += 1
+            change.path.append(message)
+            change.leaf = message["id"]
+            if message != stored:
+                self._rewrite(change, message)
+        for message in messages[kept:]:
+            place = await self.place_of(message["id"])
+            if place is not None and place[1] == change.leaf:
+                self._rewrite(change, message)
+            else:
+                if place is not None:
+                    message = {**message, "id": self._activation.ids.new("message")}
+                if message["id"] == answer:
+                    self._put(change, message, change.leaf, "interrupted", turn)
+                else:
+                    self._put(change, message, change.leaf, "settled", None)
+            change.path.append(message)
+            change.leaf = message["id"]
+        return self._with_leaf(change)
+
+    def put_aside(
+        self, change: Change, message: dict[str, Any], under: str | None, turn: str
+    ) -> None:
+        """The same change, and an answer that is stored on a branch of its own."""
+        self._put(change, message, under, "interrupted", turn)
+
+    def _rewrite(self, change: Change, message: dict[str, Any]) -> None:
+        id, body = message["id"], message_body(message)
+        change.operations.append((rows.REPLACE, (self._agent, id, len(body), body)))
+        change.stamps[id] = stamp_of(id, body)
+
+    async def branching(self, under: str) -> Change:
+        """The path ends with this message from now on; what followed it stays in the tree."""
+        ids = [message.get("id") for message in self.path]
+        if under in ids:
+            path = self.path[: ids.index(under) + 1]
+        else:  # on another branch, or before the window
+            path = self._messages(await self._path_rows(under))
+        return self._with_leaf(Change([], path, under))
+
+    def clearing(self) -> Change:
+        """Nothing is left, on no branch."""
+        return self._with_leaf(Change([(rows.CLEAR, (self._agent,))], [], None))
+
+    def _put(
+        self,
+        change: Change,
+        message: dict[str, Any],
+        parent: str | None,
+        status: str,
+        turn: str | None,
+        statement: Statement = rows.PUT,
+    ) -> None:
+        id, body = message["id"], message_body(message)
+        self._last_number += 1
+        place = (self._agent, id, parent, self._last_number, message["role"])
+        made = (status, turn, len(body), body, self._activation.clock.now())
+        change.operations.append((statement, (*place, *made)))
+        change.stamps[id] = stamp_of(id, body)
+
+    def _with_leaf(self, change: Change) -> Change:
+        if change.leaf != self.leaf:
+            change.operations.append(self._facts.operation(LEAF, json.encode(change.leaf)))
+        return change
+
+    def applied(self, change: Change) -> None:
+        """The change is durable."""
+        self.path, self.leaf = change.path, change.leaf
+        self._stamps |= change.stamps
+        self._facts.remember(LEAF, json.encode(change.leaf))
+        self._keep_within_window()
+
+    def _keep_within_window(self) -> None:
+        """Let go of the oldest messages once a quarter more than the window is in memory."""
+        known = self._stamps
+        sizes = [stamp.size for stamp in self.shown().stamps]
+        total = sum(sizes)
+        if total > WINDOW_BYTES * 1.25:
+            drop = 0
+            while len(self.path) - drop > ALWAYS and total > WINDOW_BYTES:
+                total -= sizes[drop]
+                drop += 1
+            self.path = self.path[drop:]
+            self.is_whole = False
+        if len(known) > 2 * len(self.path) + 100:
+            kept = {message["id"] for message in self.path}
+            self._stamps = {id: stamp for id, stamp in known.items() if id in kept}
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def shown(self) -> Shown:
+        """The window, as clients are shown it: the same object until the path is another one."""
+        known = self._shown
+        if known is None or known.messages is not self.path or known.is_whole != self.is_whole:
+            stamps = [self._stamp(each) for each in self.path]
+            known = self._shown = Shown(self.path, stamps, self.is_whole)
+        return known
+
+    def _stamp(self, message: dict[str, Any]) -> Stamp:
+        id = message["id"]
+        if id not in self._stamps:
+            self._stamps[id] = stamp_of(id, message_body(message))
+        return self._stamps[id]
+
+    async def before(self, id: str, most: int, count: int) -> Shown | None:
+        """The messages before one, as many as fit; None: there is no such message."""
+        place = await self.place_of(id)
+        if place is None:
+            return None
+        found = [] if place[1] is None else await self._path_rows(place[1], 1, most)
+        found = found[-count:]
+        messages = [(each, row) for row in found if (each := self._decoded(row)) is not None]
+        stamps = [stamp_of(row[0], row[2]) for _, row in messages]
+        is_whole = not found or found[0][1] is None
+        return Shown([each for each, _ in messages], stamps, is_whole)
+
+    async def known(self, ids: Sequence[str]) -> set[str]:
+        """Which of these are stored, on whatever branch."""
+        if not ids:
+            return set()
+        found = await self._activation.store.fetch(rows.known(len(ids)), self._agent, *ids)
+        return {id for (id,) in found}
+
+    async def get(self, id: str) -> dict[str, Any] | None:
+        found = await self._activation.store.fetch(rows.BY_ID, self._agent, id)
+        return self._decoded(found[0]) if found else None
+
+    async def place_of(self, id: str) -> tuple[str, str | None] | None:
+        """The role and the parent of a message, on whatever branch; None: there is no such message."""
+        found = await self._activation.store.fetch(rows.PLACE, self._agent, id)
+        return (found[0][0], found[0][1]) if found else None
+
+    async def turn_of(self, id: str) -> str | None:
+        """The request that made a message; None: it was handed in."""
+        found = await self._activation.store.fetch(rows.TURN, self._agent, id)
+        return found[0][0] if found else None
+
+    async def branches(self, id: str) -> list[dict[str, Any]]:
+        """The message and its siblings: the other answers, or the other questions, in its place."""
+        fetch = self._activation.store.fetch
+        found = await fetch(rows.BY_ID, self._agent, id)
+        if not found:
+            return []
+        parent = found[0][1]
+        siblings = await (
+            fetch(rows.ROOTS, self._agent)
+            if parent is None
+            else fetch(rows.CHILDREN, self._agent, parent)
+        )
+        return [message for row in siblings if (message := self._decoded(row)) is not None]
+
+    async def forks(self) -> dict[str, list[str]]:
+        """The messages of the path that have others in their place: all of these, in order."""
+        found = await self._activation.store.fetch(rows.FORKS, self._agent)
+        siblings: dict[str | None, list[str]] = {}
+        for id, parent in found:
+            siblings.setdefault(parent, []).append(id)
+        shown = {message.get("id") for message in self.path}
+        groups = (group for group in siblings.values() if len(group) > 1)
+        return {id: group for group in groups for id in group if id in shown}
+
+    async def newest_below(self, id: str) -> str | None:
+        """The last message that was stored below this one, or itself; None: there is no such message."""
+        agent = self._agent
+        found = await self._activation.store.fetch(rows.NEWEST_BELOW, agent, id, agent)
+        return found[0][0] if found else None

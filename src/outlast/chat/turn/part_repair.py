@@ -1,0 +1,149 @@
+"""What the agent makes of calls whose outcome nobody knows, before a model is shown them.
+
+`repair_interrupted_tool_part` is asked about a stored call without an outcome when the next turn begins, and
+about a call whose outcome is unknown as soon as that is clear: while the turn runs, or when it goes on after
+an interruption. A call that a turn leaves behind as interrupted or unknown is marked as due when its message
+is stored, and asked about when the next turn begins. What the ledger knows of a call stays as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from outlast.chat.message.chunk_json import METADATA_KEY, encoded
+from outlast.chat.message.rebuild import rebuilt
+from outlast.chat.message.repair import check_repaired
+from outlast.chat.message.tool_part import Part, is_settled, tool_name
+from outlast.chat.types.contexts import is_overridden, told
+from outlast.core import json
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelResponse
+
+logger = logging.getLogger("outlast.chat")
+
+MARK = "repair"  # the field of a result's metadata
+Mark = Literal["due", "asked"]
+
+
+class Repairing(Protocol):
+    """What is asked of the agent."""
+
+    def repair_interrupted_tool_part(self, part: Part) -> Any: ...
+
+
+class PartRepair:
+    """The hook of one agent. It can break nothing: what makes no sense is logged, and not used."""
+
+    def __init__(self, agent: Repairing, address: str) -> None:
+        self._hook = agent.repair_interrupted_tool_part
+        self._address = address
+        self.is_wanted = is_overridden(self._hook)
+
+    async def made_of(self, part: Part) -> Part | None:
+        """What takes the place of this part; None: it stays."""
+        try:
+            made = await told(self._hook, without_mark(part))
+            if made is None:
+                return None
+            stored: Part = json.decode(json.encode(check_repaired(made), "part"))
+        except Exception:  # a conversation does not end with it
+            logger.exception("%s: repair_interrupted_tool_part", self._address)
+            return None
+        if stored == without_mark(part):
+            return None
+        return marked(stored, "asked") if is_unknown(stored) else stored
+
+    def unasked(self, said: Mapping[str, Any], begun: Mapping[str, Any] | None) -> list[Part]:
+        """The calls of a turn that are unknown, and that the agent has not been asked about."""
+        if not self.is_wanted:
+            return []
+        known = _calls(begun or {})
+        return [part for id, part in _calls(said).items() if id not in known and is_unknown(part)]
+
+    def marking(
+        self, said: Mapping[str, Any], stored: dict[str, Any], begun: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """The message that a turn leaves, with a mark on each call that the agent is to be asked about.
+
+        `said` is the message before its open calls were closed, `begun` the one that the turn went on with.
+        """
+        if not self.is_wanted:
+            return stored
+        before, known = _calls(said), _calls(begun or {})
+
+        def is_left(part: Any) -> bool:
+            id = part.get("toolCallId") if tool_name(part) is not None else None
+            if id is None or part.get("state") != "output-error" or mark_of(part) is not None:
+                return False
+            if id in known and is_settled(known[id]):
+                return False
+            return is_unknown(part) or (id in before and not is_settled(before[id]))
+
+        parts = [marked(part, "due") if is_left(part) else part for part in stored["parts"]]
+        return {**stored, "parts": parts}
+
+
+def is_unknown(part: Mapping[str, Any]) -> bool:
+    """Whether nobody knows the outcome of a call, and the agent has not been asked about it."""
+    is_open = part.get("state") == "output-error" and mark_of(part) is None
+    return is_open and _ours(part).get("outcome") == "unknown"
+
+
+def with_replaced(message: dict[str, Any], replaced: Mapping[str, Part]) -> list[str]:
+    """The chunks after which a client shows this message with other parts in the places of calls."""
+    parts = [replaced.get(str(part.get("toolCallId")), part) for part in message["parts"]]
+    return [encoded(chunk) for chunk in rebuilt({**message, "parts": parts})]
+
+
+def without_calls(response: ModelResponse, replaced: Mapping[str, Part]) -> ModelResponse:
+    """The same answer, in which a call that has become a text is that text."""
+    from pydantic_ai.messages import TextPart, ToolCallPart
+
+    parts: list[Any] = []
+    for part in response.parts:
+        made = replaced.get(part.tool_call_id) if isinstance(part, ToolCallPart) else None
+        if made is None or tool_name(made) is not None:
+            parts.append(part)
+        elif made["type"] == "text":
+            parts.append(TextPart(str(made.get("text", ""))))
+    return replace(response, parts=parts)
+
+
+def mark_of(part: Mapping[str, Any]) -> Any:
+    """Whether the agent is to be asked about a call, or was."""
+    return _ours(part).get(MARK)
+
+
+def marked(part: Part, mark: Mark) -> Part:
+    metadata = part.get("resultProviderMetadata")
+    known = metadata if isinstance(metadata, dict) else {}
+    ours = {**_ours(part), MARK: mark}
+    return {**part, "resultProviderMetadata": {**known, METADATA_KEY: ours}}
+
+
+def without_mark(part: Part) -> Part:
+    """The same, as it was before it was marked."""
+    ours = {name: value for name, value in _ours(part).items() if name != MARK}
+    metadata = part.get("resultProviderMetadata")
+    if not isinstance(metadata, dict) or METADATA_KEY not in metadata:
+        return part
+    others = {name: value for name, value in metadata.items() if name != METADATA_KEY}
+    after = {**others, METADATA_KEY: ours} if ours else others
+    rest = {name: value for name, value in part.items() if name != "resultProviderMetadata"}
+    return {**rest, "resultProviderMetadata": after} if after else rest
+
+
+def _ours(part: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = part.get("resultProviderMetadata")
+    ours = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
+    return ours if isinstance(ours, dict) else {}
+
+
+def _calls(message: Mapping[str, Any]) -> dict[Any, Part]:
+    parts = message.get("parts")
+    found = parts if isinstance(parts, list) else []
+    return {part.get("toolCallId"): part for part in found if tool_name(part) is not None}

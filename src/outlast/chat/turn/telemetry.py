@@ -1,0 +1,44 @@
+"""The events of a turn's beginning and end."""
+
+from __future__ import annotations
+
+from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.message.results import TurnEnd
+from outlast.chat.types import events
+from outlast.host.life.activation import Activation
+
+
+def tell_start(activation: Activation, entry: EntryRow, parent: str | None = None) -> None:
+    """A turn was claimed; `parent` is the trace of its first attempt."""
+    emit, agent = activation.events.emit, activation.address.text
+    emit(events.InboxClaimed, agent, entry.id, entry.kind)
+    if entry.origin == "submission":
+        emit(events.SubmissionChanged, agent, entry.id, "running")
+    emit(
+        events.TurnStarted,
+        agent,
+        entry.id,
+        trigger=entry.kind,
+        admission=entry.origin,
+        continuation=entry.kind == "continue",
+        attempt=entry.attempt,
+        parent=parent,
+    )
+
+
+def tell_end(activation: Activation, entry: EntryRow, end: TurnEnd) -> None:
+    """An entry has ended, with a turn or without one."""
+    emit, agent, status = activation.events.emit, activation.address.text, end.status
+    error = entry.detail or end.error  # events are for operators
+    if entry.started_at is not None:
+        took = activation.clock.now() - entry.started_at
+        emit(events.TurnFinished, agent, entry.id, status, took, error)
+    if end.message is not None:
+        emit(events.MessageResponse, agent, entry.id, end.message.id)
+    if status == "aborted":
+        emit(events.MessageCancelled, agent, entry.id)
+    if entry.origin == "submission":
+        emit(events.SubmissionChanged, agent, entry.id, status)
+        if status == "error":
+            emit(events.SubmissionFailed, agent, entry.id, error or "")
+    emit(events.InboxAcked, agent, entry.id, entry.kind, status)

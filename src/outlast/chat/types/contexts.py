@@ -1,0 +1,253 @@
+"""What the hooks of a chat agent are given, and what they may return."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from outlast.chat.message.results import Message, TurnStatus
+from outlast.chat.types.data_parts import DataWriter
+from outlast.chat.types.model_ask import ModelAsk
+from outlast.core.abort import Abort
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ThinkingPart
+    from pydantic_ai.models import Model
+    from pydantic_ai.usage import RequestUsage
+
+
+async def told(hook: Callable[..., Any], *arguments: Any) -> Any:
+    """What a hook returns, whether it is `async def` or plain. A cancellation of its own is its error."""
+    try:
+        answer = hook(*arguments)
+        return await answer if inspect.isawaitable(answer) else answer
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # somebody stops us
+            raise
+        raise RuntimeError("the code of a hook or of a tool was cancelled") from error
+
+
+def is_overridden(hook: Callable[..., Any]) -> bool:
+    """Whether a hook is the user's own: the base class's does nothing, and need not be called."""
+    return getattr(hook, "__module__", None) != "outlast.chat.hooks"
+
+
+# --- steps ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model request of a turn, and the calls that came of it."""
+
+    number: int  # 0 is the first
+    response: ModelResponse
+    tool_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareStepContext:
+    """What `before_step` is given."""
+
+    request_id: str
+    step_number: int  # 0 is the first
+    steps: Sequence[Step]  # those before
+    model: Model
+    messages: Sequence[ModelMessage]
+    tool_names: tuple[str, ...]
+    signal: Abort
+    writer: DataWriter
+    context: Any = None  # what `StepConfig.context` of an earlier step has set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepConfig:
+    """What `before_step` may return: whatever is set here is used for this one step."""
+
+    model: str | Model | None = None
+    system: str | None = None
+    messages: Sequence[ModelMessage] | None = None  # instead of those so far
+    active_tools: Sequence[str] | None = None
+    tool_choice: str | Sequence[str] | None = None
+    provider_options: Mapping[str, Any] | None = None
+    # Any value, for the tools and hooks of this step and of those after it. It lives in memory: a turn that
+    # is resumed in another process starts without it.
+    context: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What came of a call, as `on_step_finish` sees it."""
+
+    tool_call_id: str
+    tool_name: str
+    input: Any
+    output: Any = None
+    error: str | None = None
+    is_open: bool = False  # it waits for an approval, or for the client
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """What `on_step_finish` is given: one request to the model, and its tools, are done."""
+
+    request_id: str
+    step_number: int
+    response: ModelResponse
+    tool_results: Sequence[ToolResult]
+    writer: DataWriter
+    request: ModelAsk | None = None  # what the model was sent
+    context: Any = None  # the value of `StepConfig.context`
+
+    @property
+    def text(self) -> str:
+        return self.response.text or ""
+
+    @property
+    def reasoning(self) -> Sequence[ThinkingPart]:
+        """The reasoning parts, in order."""
+        return [part for part in self.response.parts if part.part_kind == "thinking"]
+
+    @property
+    def reasoning_text(self) -> str:
+        return self.response.thinking or ""
+
+    @property
+    def sources(self) -> Sequence[Any]:
+        """The web pages and documents that the text cites, each once."""
+        texts = (part for part in self.response.parts if part.part_kind == "text")
+        citations = (each for part in texts for each in getattr(part, "citations", None) or ())
+        found: list[Any] = []
+        for source in (source for citation in citations for source in citation.sources):
+            if source not in found:
+                found.append(source)
+        return found
+
+    @property
+    def warnings(self) -> Sequence[Any]:
+        """What the provider warns of, as far as Pydantic AI passes it on in `provider_details`."""
+        given = (self.response.provider_details or {}).get("warnings")
+        return given if isinstance(given, list | tuple) else []
+
+    @property
+    def files(self) -> Sequence[Any]:
+        return self.response.files
+
+    @property
+    def tool_calls(self) -> Sequence[Any]:
+        return self.response.tool_calls
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.response.finish_reason
+
+    @property
+    def usage(self) -> RequestUsage:
+        return self.response.usage
+
+    @property
+    def provider_metadata(self) -> dict[str, Any] | None:
+        return self.response.provider_details
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkContext:
+    """What `on_chunk` is given: a chunk that is durable, and may have been seen already."""
+
+    request_id: str
+    seq: int
+    chunk: dict[str, Any]
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """Let the call happen; with `input`, as if the model had said that."""
+
+    input: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Do not call the tool: the model reads the reason as its result."""
+
+    reason: str = "This call was not allowed."
+
+
+@dataclass(frozen=True, slots=True)
+class Substitute:
+    """Do not call the tool: this is its result."""
+
+    output: Any
+
+
+# A dict says the same: {"action": "allow", "input": …}, {"action": "block", "reason": …} or
+# {"action": "substitute", "output": …}.
+ToolCallDecision = Allow | Block | Substitute | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallContext:
+    """What `before_tool_call` is given."""
+
+    tool_name: str
+    input: Mapping[str, Any]
+    tool_call_id: str
+    request_id: str
+    step_number: int
+    messages: Sequence[ModelMessage]
+    signal: Abort
+    writer: DataWriter
+    context: Any = None  # the value of `StepConfig.context`
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallResultContext:
+    """What `after_tool_call` is given, whatever came of the call."""
+
+    tool_name: str
+    input: Mapping[str, Any]
+    tool_call_id: str
+    request_id: str
+    step_number: int
+    messages: Sequence[ModelMessage]
+    writer: DataWriter
+    duration_ms: float
+    success: bool  # blocked and substituted calls are: the model got a valid result
+    output: Any = None
+    error: Exception | str | None = None  # if it was no success: what was raised, or why it failed
+    unknown: bool = False  # it began, and nobody knows whether it has happened
+    context: Any = None  # the value of `StepConfig.context`
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChatResponseResult:
+    """What `on_chat_response` is given: a turn has ended, and its answer is stored."""
+
+    request_id: str
+    message: Message
+    status: TurnStatus
+    continuation: bool = False
+    error: str | None = None
+
+
+ChatErrorStage = Literal["parse", "persist", "turn", "stream", "recovery", "transcript"]
+ChatErrorClassification = Literal["context_overflow", "rate_limit", "transient", "fatal", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatErrorContext:
+    """What `on_chat_error` and `classify_chat_error` are told besides the error."""
+
+    request_id: str | None  # None: the id of the request cannot be read
+    stage: ChatErrorStage
+    messages_persisted: bool = True  # the user's messages are stored
+    classification: ChatErrorClassification | None = None

@@ -1,0 +1,45 @@
+"""Parts of the application's own in an answer: `data-<name>`, stored with the message or only shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from outlast.chat.message.encoder import Encoder
+from outlast.core import json
+from outlast.core.errors import ValueTooLarge
+from outlast.core.text import problem_of
+
+MOST = 1024 * 1024  # characters of one part
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+def data_chunk(name: str, data: Any, *, id: str | None = None, transient: bool = False) -> str:
+    """The chunk of a part; raises if it cannot be one."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            "the name of a data part must be 1 to 100 letters, digits, '-', '_' or '.', without the"
+            f" prefix 'data-', got {name!r}"
+        )
+    if id is not None and (problem := problem_of(id)) is not None:
+        raise ValueError(f"the id of a data part {problem}")
+    json.encode(data, "data")  # says what is wrong with it
+    chunk = Encoder().data(name, data, data_id=id, transient=transient)
+    if len(chunk) > MOST:
+        raise ValueTooLarge(
+            f"the data part {name!r} has {len(chunk):,} characters, at most {MOST:,} are allowed."
+            " Keep large data in a file or an object store, and send its address."
+        )
+    return chunk
+
+
+class DataWriter:
+    """Writes data parts into an answer; hooks get one as `context.writer`."""
+
+    def __init__(self, write: Callable[[str, bool], None]) -> None:
+        self._write = write
+
+    def data(self, name: str, data: Any, *, id: str | None = None, transient: bool = False) -> None:
+        """Write a part `data-<name>`; see `Think.emit_data`."""
+        self._write(data_chunk(name, data, id=id, transient=transient), transient)

@@ -1,0 +1,126 @@
+"""`outlast demo`: a chat page in the browser, and a server that one may kill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlast.cli.serving.listening import CannotListen, listen
+
+HOST = "127.0.0.1"
+PORTS = range(8000, 8050)  # the first one that is free, unless one is asked for
+OPENER = """
+import os, sys, time, urllib.request, webbrowser
+address, left = sys.argv[1], 100
+while left:
+    left -= 1
+    try:
+        urllib.request.urlopen(address + "/readyz", timeout=5).close()
+        break
+    except OSError:
+        time.sleep(0.2)
+webbrowser.open(os.environ['OUTLAST_LINK'])
+"""
+
+
+def demo(
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model instead of the embedded one: openai:gpt-5-mini, …"),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The port to listen on")
+    ] = None,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Do not open the page in a browser")
+    ] = False,
+    store: Annotated[
+        str | None, typer.Option(help="Where everything is stored, instead of .outlast/demo.db")
+    ] = None,
+) -> None:
+    """Chat in the browser, kill the server in mid-sentence, and watch the sentence finish.
+
+    No key and no network are needed. With OPENAI_API_KEY, ANTHROPIC_API_KEY or GOOGLE_API_KEY set, or with
+    --model, that model answers.
+    """
+    from outlast.cli.serving.doors import keep_token
+    from outlast.cli.serving.settings import Settings
+    from outlast.cli.serving.supervisor import supervise
+    from outlast.cli.serving.worker import exit_status
+    from outlast.demo.settings import EMBEDDED, DemoSettings, model_for
+    from outlast.server.access.token import Token
+
+    wanted = DemoSettings(
+        model_for(model, os.environ), Path(".outlast").resolve(), DemoSettings.read().pace
+    )
+    chosen = free_port() if port is None else port
+    os.environ.update(wanted.variables())
+    wanted.folder.mkdir(parents=True, exist_ok=True)
+    address = f"http://{HOST}:{chosen}"
+    who = "the embedded model" if wanted.model == EMBEDDED else wanted.model
+    settings = Settings(
+        "outlast.demo.app:app",
+        HOST,
+        chosen,
+        store,
+        log_level="warning",
+        drain=2.0,
+        tells_links=False,
+    )
+
+    def serve() -> int:
+        keep_token()
+        link = Token().link(f"{address}/")
+        typer.echo(f"\n  outlast demo, answered by {who}\n\n  {link}\n\n  Ctrl-C stops it.\n")
+        if not no_browser and has_browser():
+            _open(address, link)
+        return supervise(settings)
+
+    raise typer.Exit(exit_status(serve))
+
+
+def free_port() -> int:
+    """The first port of ours that nobody uses."""
+    for port in PORTS:
+        with contextlib.suppress(CannotListen):
+            for each in listen(HOST, port):
+                each.close()
+            return port
+    with socket.socket() as any_port:
+        any_port.bind((HOST, 0))
+        return int(any_port.getsockname()[1])
+
+
+def has_browser() -> bool:
+    """Whether a browser with windows is at hand: one for the terminal would take that from us."""
+    if sys.platform == "darwin":
+        return True
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    import webbrowser
+
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return True
+
+
+def _open(address: str, link: str) -> None:
+    """Once it is served. Another process does it, for this one forks and must have one thread."""
+    with contextlib.suppress(OSError):
+        subprocess.Popen(
+            [sys.executable, "-c", OPENER, address],
+            env={**os.environ, "OUTLAST_LINK": link},  # not for everybody who lists processes
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )

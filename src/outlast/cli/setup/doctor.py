@@ -1,0 +1,202 @@
+"""`outlast doctor`: what works on this machine, and what to install."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import platform
+import socket
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from outlast.cli.output import as_json, console
+from outlast.cli.setup.models import PROVIDERS, installed
+from outlast.core.errors import OutlastError
+from outlast.store.url import DEFAULT, file_of, without_password
+
+Verdict = Literal["ok", "note", "bad"]
+MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "bad": ("✗", "red")}
+SLOW_FSYNC = 0.002  # seconds: from there on it is done in a thread
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that was looked at; `then` says what to do about it."""
+
+    what: str
+    verdict: Verdict
+    found: str
+    then: str | None = None
+
+
+def doctor(store: str | None, json: bool) -> int:
+    """Look at everything. The exit status: 1 if something is in the way."""
+    checks = [*_machine(), *_disk(store), *_packages(), *_models(), *_network()]
+    checks += asyncio.run(_store(store))
+    if json:
+        as_json(checks)
+    else:
+        _show(checks)
+    return 1 if any(each.verdict == "bad" for each in checks) else 0
+
+
+def _show(checks: list[Check]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    to, table = console(), Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1, overflow="fold")
+    for each in checks:
+        mark, style = MARKS[each.verdict]
+        text = Text(each.found)
+        if each.then is not None:
+            text.append(f" {each.then}", style="dim")
+        table.add_row(Text(mark, style=style), each.what, text)
+    to.print(table)
+    bad = sum(each.verdict == "bad" for each in checks)
+    to.print()
+    to.print(f"{bad} of these are in the way." if bad else "Nothing is in the way.")
+
+
+def _machine() -> Iterator[Check]:
+    version = importlib.metadata.version("outlast")
+    yield Check("outlast", "ok", version)
+    python = platform.python_version()
+    yield Check("Python", "ok", f"{python} at {sys.executable}")
+    system = platform.system()
+    if system == "Linux":
+        yield Check("system", "ok", f"Linux {platform.release()}")
+    elif system == "Darwin":
+        yield Check(
+            "system", "note", "macOS", "Workers are spawned, not forked: they start slower."
+        )
+    else:
+        yield Check("system", "bad", system, "outlast runs on Linux and macOS.")
+    yield Check("SQLite", "ok", sqlite3.sqlite_version)
+
+
+def _disk(url: str | None) -> Iterator[Check]:
+    """Where the store is, or would be: whether it can be written, and how long that takes."""
+    try:
+        path = file_of(url or DEFAULT)
+    except OutlastError as error:
+        yield Check("folder", "bad", str(error))
+        return
+    if path is None:
+        return
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".outlast-doctor-") as place:
+            with closing(sqlite3.connect(Path(place) / "probe.db", isolation_level=None)) as db:
+                (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+            took = _fsync_time(Path(place))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        yield Check(
+            "folder", "bad", f"{folder} cannot be written ({reason})", "Check its permissions."
+        )
+        return
+    if mode != "wal":
+        text = f"{folder}: SQLite has no write-ahead log here"
+        yield Check("folder", "bad", text, "Is this a network file system? Use a local disk.")
+        return
+    yield Check("folder", "ok", f"{folder} can be written")
+    slow = took > SLOW_FSYNC
+    text = f"{took * 1000:.1f} ms on average"
+    yield Check("fsync", "note" if slow else "ok", text, _FSYNC if slow else None)
+
+
+_FSYNC = "That is slow; commits of many agents share one, and it is done in a thread."
+
+
+def _fsync_time(folder: Path, times: int = 20) -> float:
+    with (folder / "probe").open("wb", buffering=0) as file:
+        started = time.perf_counter()
+        for _ in range(times):
+            file.write(b"x" * 4096)
+            os.fsync(file.fileno())
+        return (time.perf_counter() - started) / times
+
+
+def _packages() -> Iterator[Check]:
+    wanted = [
+        ("asyncpg", "PostgreSQL", "pip install 'outlast[postgres]'"),
+        ("uvloop", "a faster event loop", "pip install 'uvicorn[standard]'"),
+        ("watchfiles", "reloading in outlast dev", "pip install 'uvicorn[standard]'"),
+        ("opentelemetry", "traces", "pip install 'outlast[otel]'"),
+    ]
+    for package, purpose, then in wanted:
+        if installed(package):
+            yield Check(package, "ok", f"is there, for {purpose}")
+        else:
+            yield Check(package, "note", f"is not there; it is for {purpose}.", then)
+
+
+def _models() -> Iterator[Check]:
+    """Of the providers that outlast has extras for."""
+    ready = []
+    for name in ("anthropic", "openai", "google"):
+        provider = PROVIDERS[name]
+        keys = " or ".join(provider.keys)
+        if not installed(provider.package):
+            then = f"pip install 'outlast[{provider.extra}]'"
+            yield Check(name, "note", "its package is not there.", then)
+        elif not any(os.environ.get(key) for key in provider.keys):
+            yield Check(name, "note", "is installed, and has no key.", f"Set {keys}.")
+        else:
+            ready.append(name)
+            yield Check(name, "ok", "is installed, and has a key (which was not tried)")
+    if not ready:
+        then = "outlast demo needs none, and tests use ScriptedModel."
+        yield Check("models", "note", "none of these can be asked.", then)
+
+
+def _network() -> Iterator[Check]:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", 8000))
+        except OSError:
+            yield Check("port 8000", "note", "is in use.", "Choose another one with --port.")
+        else:
+            yield Check("port 8000", "ok", "is free")
+
+
+async def _store(url: str | None) -> list[Check]:
+    from outlast.inspect import views
+    from outlast.inspect.hosted import is_hosted
+    from outlast.inspect.reading import reading
+
+    try:
+        path = file_of(url or DEFAULT)
+        shown = without_password(url or DEFAULT) if path is None else str(path)
+        if path is not None and not path.exists():
+            return [Check("store", "note", f"there is none at {path} yet.", "A host makes it.")]
+        hosted = await is_hosted(url)
+        async with reading(url) as reader:
+            incidents = await views.incidents(reader)
+            agents = await views.agents(reader, limit=1000)
+    except OutlastError as error:
+        return [Check("store", "bad", str(error))]
+    state = {True: "open in a host", False: "open in no host"}.get(hosted, "reachable")  # type: ignore[arg-type]
+    checks = [Check("store", "ok", f"{shown}: {state}, {len(agents)} agents")]
+    stuck = [each.address for each in agents if each.state == "stuck"]
+    for address in stuck:
+        checks.append(Check("stuck", "bad", address, f"outlast release '{address}'"))
+    given_up = [each for each in incidents if each.state == "exhausted"]
+    if given_up:
+        text = f"{len(given_up)} turns were given up lately."
+        checks.append(Check("incidents", "note", text, "outlast incidents list"))
+    return checks

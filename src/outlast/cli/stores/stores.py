@@ -1,0 +1,179 @@
+"""`outlast db`: how large a store is, making it smaller, copies of it, and moving it to another engine."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from outlast.cli.output import as_json, console, fail, show_table
+from outlast.cli.output import size as shown_size
+from outlast.core.errors import StoreUnavailable
+from outlast.inspect import views
+from outlast.inspect.hosted import is_hosted
+from outlast.inspect.reading import reading
+from outlast.store.operations import Query
+from outlast.store.sqlite.files import create_private, make_folder, sync_folder
+from outlast.store.url import DEFAULT, file_of, without_password
+
+_HOSTS = Query(  # those on other machines, too
+    "SELECT 1 WHERE 0",
+    "SELECT 1 FROM pg_stat_activity WHERE application_name ~ '^outlast [0-9]+@'"
+    " AND datname = current_database() LIMIT 1",
+)
+
+
+async def size(url: str | None, json: bool) -> None:
+    url = url or DEFAULT
+    async with reading(url) as reader:
+        found = await views.sizes(reader)
+    path = file_of(url)
+    files = {} if path is None else _files(path)
+    if json:
+        as_json({"tables": found, "files": files})
+        return
+    show_table(
+        ["table", "rows", "stored"],
+        [[each.table, each.rows, shown_size(each.bytes)] for each in found],
+        none="Nothing is stored.",
+    )
+    for name, count in files.items():
+        console().print(f"{name}: {shown_size(count)}", markup=False)
+
+
+def _files(path: Path) -> dict[str, int]:
+    places = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
+    return {str(each): each.stat().st_size for each in places if each.exists()}
+
+
+async def vacuum(url: str | None, json: bool) -> None:
+    url = url or DEFAULT
+    async with reading(url):
+        pass  # it is there
+    path = file_of(url)
+    before = 0 if path is None else sum(_files(path).values())
+    if path is None:
+        await _vacuum_postgres(url)
+    else:
+        from outlast.store.url import open_store
+
+        store = await open_store(url)  # keeps hosts away
+        try:
+            with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as db:
+                db.execute("VACUUM")
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            await store.close()
+    after = 0 if path is None else sum(_files(path).values())
+    if json:
+        as_json({"before": before, "after": after})
+    elif path is None:
+        console().print("Every table was vacuumed and analysed.")
+    else:
+        console().print(
+            f"{path}: {shown_size(before)} before, {shown_size(after)} now", markup=False
+        )
+
+
+async def _vacuum_postgres(url: str) -> None:
+    from outlast.store.copying import tables
+    from outlast.store.postgres.engine import parse
+
+    dsn, name = parse(url)
+    import asyncpg  # by now it is known to be there
+
+    connection = await asyncpg.connect(dsn, timeout=10, server_settings={"search_path": name})
+    try:
+        for table in tables():
+            await connection.execute(f"VACUUM (ANALYZE) {table}")
+    finally:
+        await connection.close()
+
+
+async def backup(url: str | None, target: str, *, force: bool, json: bool) -> None:
+    """A copy of a SQLite file, beside its host. It is whole, or not there."""
+    url = url or DEFAULT
+    async with reading(url):
+        pass
+    path = file_of(url)
+    if path is None:
+        fail(
+            "back PostgreSQL up with pg_dump, or make a SQLite file of it:"
+            f" outlast db copy '{without_password(url)}' 'sqlite:///{target}'"
+        )
+    count = _back_up(path, target_of(target, path.name), force=force)
+    if json:
+        as_json(count)
+    else:
+        made, size_ = count["file"], shown_size(count["bytes"])
+        console().print(f"{made}: {size_}, and it is sound", markup=False)
+
+
+def target_of(given: str, name: str) -> Path:
+    """The file that a target means: in a folder, one called `name`. A trailing slash is a folder."""
+    target = Path(given)
+    is_folder = given.endswith(("/", os.sep)) or target.is_dir()
+    return target / name if is_folder else target
+
+
+def _back_up(path: Path, target: Path, *, force: bool) -> dict[str, Any]:
+    if target.exists() and not force:
+        fail(f"{target} is there already; --force replaces it")
+    if target.exists() and os.path.samefile(target, path):
+        fail(f"{target} is the store itself")
+    half = target.with_name(f".{target.name}.half")
+    try:
+        make_folder(target.parent)
+        half.unlink(missing_ok=True)
+        create_private(half)
+    except OSError as error:
+        fail(f"cannot write {target}: {error.strerror}: {error.filename}")
+    try:
+        with (
+            closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=30)) as source,
+            closing(sqlite3.connect(half)) as made,
+        ):
+            source.backup(made)  # in one step: one moment, whatever the host writes meanwhile
+            made.execute("PRAGMA journal_mode = DELETE")  # one file, that can be moved
+            (state,) = made.execute("PRAGMA integrity_check").fetchone()
+        if state != "ok":
+            fail(f"the copy is not sound ({state}); is {path}?")
+        os.replace(half, target)
+        sync_folder(target.parent)  # or a power cut leaves no copy, or the one before
+    except (sqlite3.Error, OSError) as error:
+        raise StoreUnavailable(f"{path} cannot be copied: {error}") from error
+    finally:
+        half.unlink(missing_ok=True)
+    return {"file": str(target), "bytes": target.stat().st_size}
+
+
+async def copy(source: str, target: str, *, live: bool, json: bool) -> None:
+    from outlast.store.copying import copy_store, counted
+
+    async with reading(source) as reader:
+        if not live and (await is_hosted(source) or await reader.fetch(_HOSTS)):
+            fail(
+                "a host has the source open: what it writes from now on would not be in the copy, and"
+                " turns would be answered twice if both go on. Stop it first; --live copies what there"
+                " is now."
+            )
+    if file_of(source) is not None and file_of(source) == file_of(target):
+        fail("source and target are the same store")
+    expected = sum((await counted(source)).values())
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=console(), disable=json) as progress:
+        task = progress.add_task("copying, then comparing", total=2 * expected)
+
+        def tell(table: str, rows: int) -> None:
+            progress.update(task, advance=rows)
+
+        done: dict[str, Any] = await copy_store(source, target, tell)
+    if json:
+        as_json({"tables": done, "rows": sum(done.values()), "verified": True})
+    else:
+        rows = sum(done.values())
+        console().print(f"{rows:,} rows were copied, and are the same there.")

@@ -1,0 +1,282 @@
+"""The inspector's side of the server: the views of `outlast.inspect` as JSON, and what operators may do.
+
+Below `/_outlast/inspect`, if `App(inspector=True)`. An agent is meant by its address (`?agent=Class/name`).
+
+| request | answer |
+| --- | --- |
+| `GET host` | the host: classes, agents in memory, sockets |
+| `GET agents?after=&limit=` | agents, with what they do and how many sockets they have |
+| `GET agent?agent=` | one of them |
+| `GET turns`, `submissions`, `incidents`, `sizes` | of one agent, or of all |
+| `GET messages`, `fibers`, `schedules`, `ledger` | of one agent |
+| `GET turn?agent=&id=`, `chunks?agent=&id=` | a turn with its timeline; its raw chunks |
+| `GET requests?agent=&id=` | what its model was sent, by this process |
+| `POST cancel`, `seal`, `retry` | `{"agent", "id"}`: about a turn |
+| `POST release` | `{"agent"}` |
+| `POST fork` | `{"agent", "message", "name"?}`: a new agent, with the conversation up to a message |
+
+Without `auth` it takes the token that is printed at the start (`outlast.server.access.token`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from outlast.core import json
+from outlast.core.errors import OutlastError, UnknownAgent
+from outlast.host.address import Address
+from outlast.inspect import views
+from outlast.inspect.asked import AskedModels
+from outlast.inspect.forking import fork
+from outlast.inspect.values import NotFound, as_json
+
+if TYPE_CHECKING:
+    from outlast.server.app import App
+
+MOST = 1000  # rows of one answer
+BODY = 64 * 1024  # bytes
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Inspector:
+    """Of one application."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.asked = AskedModels()
+        self._reads: dict[str, Callable[[Request], Awaitable[Any]]] = {
+            "host": self._host,
+            "agents": self._agents,
+            "agent": self._agent,
+            "turns": self._turns,
+            "submissions": self._submissions,
+            "incidents": self._incidents,
+            "sizes": self._sizes,
+            "messages": self._messages,
+            "fibers": self._fibers,
+            "schedules": self._schedules,
+            "ledger": self._ledger,
+            "turn": self._turn,
+            "chunks": self._chunks,
+            "requests": self._requests,
+        }
+        self._acts: dict[str, Callable[[dict[str, Any]], Awaitable[Any]]] = {
+            "cancel": self._cancel,
+            "seal": self._seal,
+            "retry": self._retry,
+            "release": self._release,
+            "fork": self._fork,
+        }
+
+    async def answer(self, request: Request, what: str) -> Response:
+        """Of a request that was allowed; `what` is what comes after the prefix."""
+        no_store = {"cache-control": "no-store"}
+        try:
+            if request.method in ("GET", "HEAD") and what in self._reads:
+                found = await self._reads[what](request)
+            elif request.method == "POST" and what in self._acts:
+                found = await self._acts[what](await _body(request))
+            elif what in self._reads or what in self._acts:
+                raise _Refused(405, f"{what} is not for {request.method}")
+            else:
+                raise _Refused(404, f"there is no {what!r} to inspect")
+        except _Refused as refusal:
+            return JSONResponse({"error": str(refusal)}, refusal.status)
+        except (NotFound, UnknownAgent, LookupError) as error:
+            text = error.args[0] if error.args else "not found"
+            return JSONResponse({"error": str(text)}, 404)
+        except (OutlastError, ValueError) as error:
+            return JSONResponse({"error": str(error)}, 400)
+        text = json.encode(as_json(found), "view", json.MAX_DEPTH + 20)
+        return Response(text, media_type="application/json", headers=no_store)
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    async def _host(self, _: Request) -> Any:
+        host = self._app.host
+        statistics = host.statistics()
+        return {
+            "classes": list(host.classes),
+            "engine": host.store.engine,
+            "active": statistics.active,
+            "held": statistics.held,
+            "booting": statistics.booting,
+            "sockets": len(self._app.rooms),
+        }
+
+    async def _agents(self, request: Request) -> Any:
+        after, limit = request.query_params.get("after", ""), _limit(request, 100)
+        found = await views.agents(self._app.host.store, after=after, limit=limit)
+        return [self._with_sockets(each) for each in found]
+
+    async def _agent(self, request: Request) -> Any:
+        return self._with_sockets(await views.agent(self._app.host.store, _address(request)))
+
+    def _with_sockets(self, view: Any) -> dict[str, Any]:
+        sockets = self._app.rooms.count(Address.parse(view.address))
+        return {**as_json(view), "sockets": sockets}
+
+    async def _turns(self, request: Request, *, only_submissions: bool = False) -> Any:
+        return await views.turns(
+            self._app.host.store,
+            _maybe_address(request),
+            only_open=request.query_params.get("open") in ("1", "true"),
+            only_submissions=only_submissions,
+            before=_number(request, "before", views.LATEST),
+            limit=_limit(request, 50),
+        )
+
+    async def _submissions(self, request: Request) -> Any:
+        return await self._turns(request, only_submissions=True)
+
+    async def _incidents(self, request: Request) -> Any:
+        shows_all = request.query_params.get("all") in ("1", "true")
+        found = views.interruptions if shows_all else views.incidents
+        return await found(self._app.host.store, _maybe_address(request))
+
+    async def _sizes(self, request: Request) -> Any:
+        return await views.sizes(self._app.host.store, _maybe_address(request))
+
+    async def _messages(self, request: Request) -> Any:
+        before, limit = _number(request, "before", views.LATEST), _limit(request, 50)
+        store = self._app.host.store
+        return await views.messages(store, _address(request), before=before, limit=limit)
+
+    async def _fibers(self, request: Request) -> Any:
+        store, limit = self._app.host.store, _limit(request, 100)
+        return await views.fibers(store, _address(request), limit=limit)
+
+    async def _schedules(self, request: Request) -> Any:
+        store, limit = self._app.host.store, _limit(request, 100)
+        return await views.schedules(store, _address(request), limit=limit)
+
+    async def _ledger(self, request: Request) -> Any:
+        store, limit = self._app.host.store, _limit(request, 100)
+        return await views.ledger(store, _address(request), limit=limit)
+
+    async def _turn(self, request: Request) -> Any:
+        address, id = await self._which(request)
+        return await views.turn(self._app.host.store, address, id, is_hosted=True)
+
+    async def _chunks(self, request: Request) -> Any:
+        address, id = await self._which(request)
+        return await views.chunks(self._app.host.store, address, id)
+
+    async def _requests(self, request: Request) -> Any:
+        address, id = await self._which(request)
+        return self.asked.of_turn(address.text, id)
+
+    async def _which(self, request: Request) -> tuple[Address, str]:
+        id = request.query_params.get("id")
+        if not id:
+            raise _Refused(400, "id is missing")
+        address = _maybe_address(request)
+        return (address, id) if address else await views.find_turn(self._app.host.store, id)
+
+    # --- acting ----------------------------------------------------------------------------------
+
+    async def _call(self, body: dict[str, Any], call: str, *arguments: Any) -> Any:
+        address = self._known(body)
+        async with self._app.host.using(address) as agent:
+            if call not in getattr(type(agent), "_for_operators", ()):
+                raise _Refused(400, f"{address.kind} has no turns")
+            return await getattr(agent, call)(*arguments)
+
+    def _known(self, body: dict[str, Any]) -> Address:
+        address = Address.parse(_text(body, "agent"))
+        if address.root.kind not in self._app.host.classes:
+            raise UnknownAgent(f"this host runs no {address.root.kind}")
+        return address
+
+    async def _cancel(self, body: dict[str, Any]) -> Any:
+        done = await self._call(body, "cancel_chat", _text(body, "id"), "An operator stopped it.")
+        return {"cancelled": done}
+
+    async def _seal(self, body: dict[str, Any]) -> Any:
+        return {"sealed": await self._call(body, "seal_incident", _text(body, "id"))}
+
+    async def _retry(self, body: dict[str, Any]) -> Any:
+        """Accepted now, and answered in its own time: whoever wants to see it follows the agent."""
+        id, address = _text(body, "id"), self._known(body)
+        rows = await views.turn_rows(self._app.host.store, address, id)
+        if rows.entry.ended_at is None or rows.entry.target is None:
+            raise NotFound(f"there is no turn {id!r} that has ended, and can be tried again")
+        retrying = asyncio.ensure_future(self._call(body, "retry_incident", id))
+        retrying.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._app.background.add(retrying)
+        retrying.add_done_callback(self._app.background.discard)
+        return {"retried": True}
+
+    async def _release(self, body: dict[str, Any]) -> Any:
+        await self._call(body, "release")
+        return {"released": True}
+
+    async def _fork(self, body: dict[str, Any]) -> Any:
+        address = self._known(body)
+        name = body.get("name")
+        if name is None:
+            name = f"{address.name}-{self._app.host.ids.new('fork')[-6:]}"
+        to = Address((*address.path[:-1], (address.kind, str(name))))
+        to = Address.parse(to.text)  # a name that cannot be one is refused here
+        count = await fork(self._app.host, address, _text(body, "message"), to)
+        return {"agent": to.text, "name": to.name, "messages": count}
+
+
+# --- what was asked for --------------------------------------------------------------------------
+
+
+def _maybe_address(request: Request) -> Address | None:
+    given = request.query_params.get("agent")
+    return Address.parse(given) if given else None
+
+
+def _address(request: Request) -> Address:
+    address = _maybe_address(request)
+    if address is None:
+        raise _Refused(400, "agent is missing: its address, like Class/name")
+    return address
+
+
+def _number(request: Request, name: str, otherwise: int) -> int:
+    given = request.query_params.get(name)
+    if given is None:
+        return otherwise
+    if not given.isdecimal() or len(given) > 18:
+        raise _Refused(400, f"{name} is a number")
+    return int(given)
+
+
+def _limit(request: Request, otherwise: int) -> int:
+    return max(1, min(MOST, _number(request, "limit", otherwise)))
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str) or not value:
+        raise _Refused(400, f"{name} is missing")
+    return value
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    text = b""
+    async for piece in request.stream():
+        text += piece
+        if len(text) > BODY:
+            raise _Refused(413, "the request is too large")
+    try:
+        found = json.decode(text.decode() or "{}")
+    except ValueError:
+        raise _Refused(400, "the body is not JSON") from None
+    if not isinstance(found, dict):
+        raise _Refused(400, "the body is not a JSON object")
+    return found
