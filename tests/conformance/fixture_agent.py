@@ -11,6 +11,7 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage
 
 from outlast import App, Final, RpcError, Think, TurnConfig, rpc, tool
+from outlast.chat.turn.state import TurnState
 from outlast.testing import ScriptedModel, Step
 from outlast.testing.steps import Text, Wait
 
@@ -249,7 +250,7 @@ class FixtureAgent(Think):
 
     @rpc
     async def setRecovering(self, recovering: bool) -> bool:
-        self._turns.set_recovering("a request" if recovering else None)
+        self._parts[TurnState].set_recovering("a request" if recovering else None)
         return True
 
     @rpc

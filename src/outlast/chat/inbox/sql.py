@@ -30,6 +30,9 @@ from outlast.store.operations import BulkStatement, Query, Statement
 
 Kind = Literal["message", "regenerate", "continue", "add"]
 State = Literal["accepted", "running", "ended"]
+KEEP_STREAMS = 10 * 60 * 1000  # milliseconds after the end: what a turn has streamed and called
+KEEP_ENTRIES = 30 * 24 * 3600 * 1000  # the entry itself, and its keys
+
 Outcome = Literal["completed", "error", "aborted", "skipped", "interrupted"]
 
 _COLUMNS = (
@@ -219,18 +222,15 @@ END = Statement(
     expect=True,
 )
 
-_END_ALL = """
-    UPDATE inbox SET outcome = CASE WHEN state = 'running' THEN 'aborted' ELSE 'skipped' END,
-        state = 'ended', error = ?, message_id = NULL, messages = NULL, ended_at = ?
-    WHERE agent = ? AND ended_at IS NULL AND seq <= ?
-"""
-END_ALL = BulkStatement("inbox end", _END_ALL, Query.same(_END_ALL).postgres)
-
-_SKIP_WAITING = """
-    UPDATE inbox SET state = 'ended', outcome = 'skipped', error = ?, messages = NULL, ended_at = ?
-    WHERE agent = ? AND state = 'accepted' AND seq <= ?
-"""
-SKIP_WAITING = BulkStatement("inbox skip", _SKIP_WAITING, Query.same(_SKIP_WAITING).postgres)
+NEXT_TO_EXPIRE = Query.same(
+    "SELECT min(ended_at) FROM inbox WHERE agent = ? AND ended_at > ?", bulk=True
+)
+# Submissions stay until they are deleted.
+FORGET = BulkStatement(
+    "inbox forget",
+    sqlite="DELETE FROM inbox WHERE agent = ? AND ended_at <= ? AND origin <> 'submission'",
+    postgres="DELETE FROM inbox WHERE agent = $1 AND ended_at <= $2 AND origin <> 'submission'",
+)
 
 # A damaged file may hold a text where a number belongs, on SQLite: those come last.
 LAST_SEQ = Query(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from outlast.chat.gateway import Serving, StoredTurn
+from outlast.chat.gateway import ChatGateway, StoredTurn, chat_of, is_chat
 from outlast.chat.message.results import TurnEnd
 from outlast.chat.stream.stream import Passing
 from outlast.chat.transcript.shown import Shown
@@ -101,10 +101,10 @@ class ChatRoom:
     # --- who comes and goes ----------------------------------------------------------------------
 
     def join(self, connection: Connection, agent: Any) -> None:
-        serving = getattr(agent, "_serving", None)
-        if serving is None:
+        if not is_chat(agent):
             return
-        started, waiting, _, recovering = serving.situation()
+        gateway = chat_of(agent)
+        started, waiting, _, recovering = gateway.situation()
         self._find(started)
         self._hint(connection, recovering)
         if self.live is not None and self.live.has_begun:
@@ -114,8 +114,8 @@ class ChatRoom:
             id = waiting[0] if self.live is None else self.live.id
             connection.send(frames.frame(frames.PENDING, id=id))
             connection.parked = True
-        shown = serving.shown()
-        if len(shown) or serving.is_used:  # in a new conversation nobody can be behind
+        shown = gateway.messages()
+        if len(shown) or gateway.is_used:  # in a new conversation nobody can be behind
             self._transcripts.join(connection, shown)
 
     def _hint(self, connection: Connection, recovering: bool) -> None:
@@ -169,9 +169,9 @@ class ChatRoom:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._tell(), name="chat room")
 
-    def tell_one(self, connection: Connection, serving: Serving) -> None:
+    def tell_one(self, connection: Connection, gateway: ChatGateway) -> None:
         """Send one connection the conversation as it is."""
-        self._transcripts.tell(serving.shown(), [connection])
+        self._transcripts.tell(gateway.messages(), [connection])
 
     def _find(self, started: Started | None) -> None:
         """Follow a turn that began when nobody was here, or that is about to be told."""
@@ -290,7 +290,7 @@ class ChatRoom:
         self,
         connection: Connection,
         probe: str | None,
-        serving: Serving,
+        gateway: ChatGateway,
         *,
         just_asked: str | None = None,
     ) -> None:
@@ -299,7 +299,7 @@ class ChatRoom:
         `just_asked`: the request that the same client has sent together with this, as one that sends a
         message while it is mounted does. It reads that answer, which must not come twice.
         """
-        started, waiting, failed, recovering = serving.situation()
+        started, waiting, failed, recovering = gateway.situation()
         self._hint(connection, recovering)  # what was told on connect may have come too early
         self._find(started)
         live = self.live
@@ -328,9 +328,9 @@ class ChatRoom:
         mine = (each for each in self._room.connections if each.id == owner.id)
         return any(not each.is_closing for each in mine)
 
-    async def resume(self, connection: Connection, id: str, serving: Serving) -> None:
+    async def resume(self, connection: Connection, id: str, gateway: ChatGateway) -> None:
         """A client wants what it was offered."""
-        started, waiting, _, _ = serving.situation()
+        started, waiting, _, _ = gateway.situation()
         self._find(started)
         live = next((each for each in self._turns if each.id == id), None)
         if connection.is_replaying(id):
@@ -347,7 +347,7 @@ class ChatRoom:
             connection.parked = connection.probing = True
             connection.send(frames.frame(frames.PENDING, id=id))
             return
-        stored = await serving.stored(id)
+        stored = await gateway.stored(id)
         if stored is None:
             connection.send(Responses(id, continuation=False).done(replay=True))
         else:

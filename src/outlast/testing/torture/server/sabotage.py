@@ -98,12 +98,12 @@ def _silent() -> None:
 
 def _unanswered() -> None:
     """An interrupted turn is left as it is."""
-    from outlast.chat.recovery.resume import TakingUp
+    from outlast.chat.recovery.resume import Resumption
 
-    async def take_up(self: Any, entry: Any) -> None:
+    async def resume_turn(self: Any, entry: Any, answer: Any) -> None:
         await asyncio.get_running_loop().create_future()
 
-    _replace(TakingUp, "take_up", take_up)
+    _replace(Resumption, "resume_turn", resume_turn)
 
 
 SABOTAGES: dict[str, Callable[[], None]] = {

@@ -1,0 +1,128 @@
+"""A part: one concern of one agent in memory; and the parts that an agent is made of.
+
+An agent is a list of parts in a fixed order. A part knows its own rows, and the parts before it in the list,
+by their type: `parts[Inbox]`. What happens to the agent (it starts, its alarm is due, the host stops, a
+client joins) is a loop over the list. A part that has nothing to say to a moment is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, TypeVar, cast
+
+from outlast.agent.commit import Commits
+from outlast.core.hooks import is_overridden
+from outlast.host.life.activation import Activation
+from outlast.store.operations import Query
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = TypeVar("P", bound="Part")
+
+
+def moment(function: F) -> F:
+    """Mark a method of a base class that does nothing: parts that do not override it are not called."""
+    function.__default__ = function  # type: ignore[attr-defined]
+    return function
+
+
+class Part:
+    """One concern of one agent. Every method does nothing by default."""
+
+    first_reads: ClassVar[tuple[Query, ...]] = ()  # of the agent's address, read in one go at start
+    alarms: ClassVar[tuple[str, ...]] = ()  # the sources of its alarms, or `name:` for a namespace
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.activation = parts.activation
+        self.commits = parts.commits
+        self.address = parts.activation.address.text
+
+    # --- life ------------------------------------------------------------------------------------
+
+    @moment
+    async def load(self) -> None:
+        """Read what is needed, before `on_start`. A part that the agent does not use reads nothing."""
+
+    @moment
+    async def start(self) -> None:
+        """Take up unfinished work, after `on_start`."""
+
+    @moment
+    async def start_failed(self) -> None:
+        """An exception ended the start: that is not a crash."""
+
+    @moment
+    async def wake(self, source: str) -> None:
+        """An alarm of this part is due. Its row must have been moved or removed when this returns."""
+
+    @moment
+    async def set_right(self) -> None:
+        """The clock may have gone back: bring nearer what would wait for too long."""
+
+    @moment
+    async def host_stops(self, cause: str) -> None:
+        """The host is about to stop: note what that interrupts."""
+
+    @moment
+    def leave(self, reason: Exception) -> None:
+        """This activation is over; everybody who waits here must be released."""
+
+    # --- clients ---------------------------------------------------------------------------------
+
+    @moment
+    def greeting(self) -> Iterable[str]:
+        """Return frames for a connection that joins."""
+        return ()
+
+    @moment
+    async def frame(self, connection: Any, frame: dict[str, Any]) -> bool:
+        """Handle a frame of a client whose type is not part of the protocol. False: it is not ours."""
+        return False
+
+    @moment
+    async def request(self, request: Any, rest: str) -> Any:
+        """Answer an HTTP request below the path of this part's battery. None: there is no such page."""
+        return None
+
+
+class Parts:
+    """The parts of one agent, in order."""
+
+    def __init__(self, agent: Any, activation: Activation) -> None:
+        self.agent = agent
+        self.activation = activation
+        self.commits = Commits(activation)
+        self._by_type: dict[type[Part], Part] = {}
+        self._having: dict[str, tuple[Callable[..., Any], ...]] = {}
+
+    def add(self, part: Part) -> None:
+        """Add a part behind those that it needs."""
+        self._by_type[type(part)] = part
+        self._having.clear()
+
+    def __getitem__(self, kind: type[P]) -> P:
+        return cast(P, self._by_type[kind])
+
+    def get(self, kind: type[P]) -> P | None:
+        """Return a part, or None if this agent does not have it."""
+        return cast("P | None", self._by_type.get(kind))
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self._by_type.values())
+
+    def having(self, name: str) -> tuple[Callable[..., Any], ...]:
+        """Return the methods of this name of the parts that have one, in order."""
+        found = self._having.get(name)
+        if found is None:
+            methods = (getattr(part, name, None) for part in self)
+            found = tuple(each for each in methods if each is not None and is_overridden(each))
+            self._having[name] = found
+        return found
+
+    def woken_by(self, source: str) -> Part:
+        """Return the part whose alarm this is."""
+        namespace = source.partition(":")[0] + ":"
+        for part in self:
+            if source in part.alarms or namespace in part.alarms:
+                return part
+        raise LookupError(f"no part of {type(self.agent).__name__} has an alarm {source!r}")
