@@ -200,10 +200,10 @@ class Runner(ChatPart):
             entry = composed
         async with self._transcript.changing:
             turn = await self._claims.claim(entry)
+            if turn is None:
+                await self._end(entry, "skipped", error=entry.cancelled)
+                return
             self._state.begin(turn)
-        if turn is None:
-            await self._end(entry, "skipped", error=entry.cancelled)
-            return
         if is_composed:
             self.activation.tell(TranscriptChanged(self._state.shown_messages))
         tell_start(self.activation, turn.entry)
@@ -353,10 +353,12 @@ class Runner(ChatPart):
         """The end of an entry that fails without a turn."""
         context = ChatErrorContext(entry.id, stage, messages_persisted)
         found = await reported(self.parts, failure, context)
-        await self._end(entry, "error", error=found.shown, detail=found.detail)
+        async with self._transcript.changing:
+            if self._inbox.current(entry) is not None:
+                await self._end(entry, "error", error=found.shown, detail=found.detail)
 
     async def _end(self, entry: EntryRow, outcome: Outcome, **about: Any) -> None:
-        """The end of an entry that gets no turn."""
+        """The end of an entry that gets no turn. The caller holds `Transcript.changing`."""
         commit = self.commits.new()
         self._settler.end(commit, entry, outcome, **about)
         await commit.stored()
