@@ -139,6 +139,18 @@ async def look(url: str, sql: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in await connection.fetch(sql)]
 
 
+async def execute(url: str, *statements: str) -> None:
+    """Meddle with a store from outside."""
+    if url.startswith("sqlite"):
+        with contextlib.closing(sqlite3.connect(path_of(url), isolation_level=None)) as db:
+            for statement in statements:
+                db.execute(statement)
+    else:
+        async with other_connection(url) as connection:
+            for statement in statements:
+                await connection.execute(statement)
+
+
 @contextlib.asynccontextmanager
 async def writes_held_up(url: str) -> AsyncIterator[None]:
     """Somebody else holds a lock that commits have to wait for."""

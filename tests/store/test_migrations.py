@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 import pytest
-from rows import fence, look, opened, other_connection, path_of, put, stored
+from rows import execute, fence, look, opened, other_connection, put, stored
 
 from outlast.core.errors import StoreTooNew
 from outlast.store import schema
@@ -21,18 +21,6 @@ from support import ONE_SERVER
 
 VERSION = "SELECT value FROM meta WHERE key = 'schema_version'"
 NEWEST = schema.migrations("sqlite")[-1].number
-
-
-async def execute(url: str, *statements: str) -> None:
-    """Meddle with a store from outside."""
-    if url.startswith("sqlite"):
-        with contextlib.closing(sqlite3.connect(path_of(url), isolation_level=None)) as db:
-            for statement in statements:
-                db.execute(statement)
-    else:
-        async with other_connection(url) as connection:
-            for statement in statements:
-                await connection.execute(statement)
 
 
 async def test_a_fresh_store_has_the_newest_schema(store_url: str) -> None:

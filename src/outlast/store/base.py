@@ -26,6 +26,7 @@ from outlast.core.errors import (
 from outlast.store.attempt import Attempt, Unstorable
 from outlast.store.grouping import operation_names
 from outlast.store.operations import (
+    Argument,
     Batch,
     Fence,
     Operation,
@@ -128,9 +129,7 @@ class Store(ABC):
         most = self.options.max_value_bytes
         for statement, arguments in operations:
             for argument in arguments:
-                if type(argument) is not str or len(argument) * 4 <= most:
-                    continue
-                size = len(argument.encode(errors="surrogatepass"))
+                size = _bytes_of(argument, most)
                 if size > most:
                     raise ValueTooLarge(
                         f"a value of {size:,} bytes ({statement.name}) is more"
@@ -374,3 +373,12 @@ class Store(ABC):
     @abstractmethod
     def _release(self) -> None:
         """Close connections and locks, without waiting."""
+
+
+def _bytes_of(argument: Argument, most: int) -> int:
+    """How large a value is. Text that cannot have more than `most` bytes is not encoded to find out."""
+    if isinstance(argument, bytes):
+        return len(argument)
+    if not isinstance(argument, str) or len(argument) * 4 <= most:
+        return 0
+    return len(argument.encode(errors="surrogatepass"))

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal
 
 logger = logging.getLogger("outlast.store")
 
-ColumnType = Literal["text", "bigint"]
-Argument = str | int | None
+ColumnType = Literal["text", "bigint", "bytea"]  # as PostgreSQL calls them
+Argument = str | int | bytes | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ class Batch:
     fence: Fence
     operations: list[Operation]
     outcome: Outcome
-    size: int = field(default=0)  # bytes of text, roughly
+    size: int = field(default=0)  # in bytes, roughly
     queued_at: float = 0.0
 
 
@@ -161,6 +161,6 @@ def size_of(operations: Sequence[Operation]) -> int:
     size = 0
     for _, arguments in operations:
         for argument in arguments:
-            if type(argument) is str:
+            if type(argument) is str or type(argument) is bytes:
                 size += len(argument)
     return size
