@@ -180,6 +180,7 @@ LARGE = {
     "facts": ("value",),
     "incidents": ("stash", "held", "body"),
     "decisions": ("body",),
+    "receipts": ("value",),
 }
 
 
