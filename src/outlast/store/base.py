@@ -6,7 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ from outlast.store.operations import (
     StoreStatistics,
     size_of,
 )
+from outlast.store.schema import Schema, checked
 
 logger = logging.getLogger("outlast.store")
 
@@ -258,6 +259,22 @@ class Store(ABC):
         if self._outages and (outage := self._outages.pop(what, None)) is not None:
             lasted = self._loop.time() - outage.since
             logger.warning("the store answers again after %.1f s; %s go on", lasted, what)
+
+    # --- tables ----------------------------------------------------------------------------------
+
+    async def add_schemas(self, schemas: Iterable[Schema]) -> None:
+        """Bring the tables of these up to date, as opening the store with them would have done."""
+        self._check_open()
+        known = checked(schemas)
+        self._reads += 1
+        try:
+            if known:
+                await self._add_schemas(known)
+        finally:
+            self._reads -= 1
+
+    @abstractmethod
+    async def _add_schemas(self, schemas: Sequence[Schema]) -> None: ...
 
     # --- reading ---------------------------------------------------------------------------------
 
