@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outlast.chat.inbox.sql import EntryRow
+from outlast.store.dialects import numbered
 from outlast.store.operations import Query
 
 ENTRY_COLUMNS = ", ".join(EntryRow.__dataclass_fields__)
@@ -199,6 +200,6 @@ def size_of(table: str, columns: Sequence[str], *, of_agent: str | None) -> Quer
 
     return Query(
         sql("length(CAST({column} AS BLOB))"),
-        sql("octet_length({column})").replace("?", "$1"),
+        numbered(sql("octet_length({column})")),
         bulk=True,
     )

@@ -26,13 +26,14 @@ META = """
     CREATE TABLE IF NOT EXISTS meta (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)
 """
 READ_META = Query.same("SELECT key, value FROM meta")
-_PUT = """
-    INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value
-"""
-PUT = BulkStatement("meta put", _PUT, Query.same(_PUT).postgres)
-FORGET = BulkStatement(
-    "meta forget", "DELETE FROM meta WHERE key = ?", "DELETE FROM meta WHERE key = $1"
+PUT = BulkStatement.same(
+    "meta put",
+    """
+        INSERT INTO meta (key, value) VALUES (?, ?)
+        ON CONFLICT (key) DO UPDATE SET value = excluded.value
+    """,
 )
+FORGET = BulkStatement.same("meta forget", "DELETE FROM meta WHERE key = ?")
 
 
 @dataclass(frozen=True, slots=True)
