@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from commands import beside
 
-from families import Node, furnish, owned_tables
+from families import Node, furnish
 from outlast import Think
 from outlast.store import copying
+from outlast.store.catalogue import columns_of
 from outlast.testing import ScriptedModel
 from support import forever, hosting
 
@@ -35,8 +36,9 @@ async def fill(url: str) -> dict[str, list[tuple[Any, ...]]]:
 async def everything(url: str) -> dict[str, list[tuple[Any, ...]]]:
     async with copying._reading(url) as side:
         return {
-            table: sorted([row async for rows in side.rows(table) for row in rows], key=repr)
-            for table in copying.tables()
+            table: sorted([row async for rows in side.rows(table, names) for row in rows], key=repr)
+            for table, names in sorted((await columns_of(side)).items())
+            if table != "meta"
         }
 
 
@@ -66,9 +68,9 @@ async def test_a_copy_that_is_not_the_same_is_said(
     target = f"sqlite:///{tmp_path}/other.db"
     write = copying._Sqlite.write
 
-    async def lossy(self: Any, table: str, rows: list[Any]) -> None:
+    async def lossy(self: Any, table: str, columns: list[str], rows: list[Any]) -> None:
         changed = [(*row[:-1], 7) if table == "decisions" else row for row in rows]
-        await write(self, table, changed)
+        await write(self, table, columns, changed)
 
     monkeypatch.setattr(copying._Sqlite, "write", lossy)
     failed = await beside("db", "copy", sqlite_url, target)
@@ -90,9 +92,16 @@ async def test_a_copy_needs_an_empty_target_and_a_source_that_stands_still(
     assert (same.code, "are the same store" in same.err) == (1, True)
 
 
-async def test_all_tables_are_copied(sqlite_url: str) -> None:
-    async with hosting(Talker, url=sqlite_url) as host:
-        assert set(copying.tables()) == {"agents", *await owned_tables(host)}
+async def test_a_host_of_the_same_postgresql_schema_keeps_it_from_being_copied(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    await fill(postgres_url)
+    async with hosting(Talker, url=f"{postgres_url}_too"):
+        done = await beside("db", "copy", postgres_url, f"sqlite:///{tmp_path}/one.db")
+        assert done.code == 0, done.err
+    async with hosting(Talker, url=postgres_url, life="2"):
+        refused = await beside("db", "copy", postgres_url, f"sqlite:///{tmp_path}/two.db")
+        assert (refused.code, "Stop it first" in refused.err) == (1, True)
 
 
 async def test_a_backup_is_made_beside_a_host_and_can_be_opened(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
-from outlast.store.schema import owned_tables
+from outlast.store.schema import FOUNDATION
 
 SERVED_FOR = 60.0  # seconds
 
@@ -55,7 +55,9 @@ QUERIES = {
 }
 # Of other tables the owners alone: whoever was removed must have nothing there either.
 QUERIES |= {
-    table: f"SELECT DISTINCT agent FROM {table}" for table in owned_tables() if table not in QUERIES
+    table: f"SELECT DISTINCT agent FROM {table}"
+    for table in FOUNDATION.owned
+    if table not in QUERIES
 }
 
 
@@ -89,7 +91,7 @@ class Snapshot:
         for fiber in fibers:
             if fiber.managed:
                 fibers_of.setdefault((fiber.agent, fiber.metadata["job"]), []).append(fiber)
-        owners = {table: {row[0] for row in rows[table]} for table in owned_tables()}
+        owners = {table: {row[0] for row in rows[table]} for table in FOUNDATION.owned}
         return cls(
             roots={root for (root,) in rows["agents"]},
             storage=storage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from outlast.agent.state.storage import _PUT as PUT
 from outlast.store.base import Store, StoreOptions
 from outlast.store.operations import Batch, BulkStatement, Fence, Operation, Query, Statement
 from outlast.store.postgres.engine import parse
+from outlast.store.schema import Schema
 from outlast.store.url import open_store
 from support import ONE_SERVER
 
@@ -77,12 +78,14 @@ async def stored(store: Store, agent: str = "A/x") -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str, options: StoreOptions | None = None) -> AsyncIterator[Store]:
+async def opened(
+    url: str, options: StoreOptions | None = None, schemas: Iterable[Schema] = ()
+) -> AsyncIterator[Store]:
     """A store that is closed at the end, or abandoned if the test failed: it must not wait then.
 
     Several may be open at once: they pass for one server."""
     options = replace(options or StoreOptions(), server=ONE_SERVER.server)
-    store = await open_store(url, options)
+    store = await open_store(url, options, schemas=schemas)
     try:
         yield store
     except BaseException:
@@ -137,6 +140,18 @@ async def look(url: str, sql: str) -> list[tuple[Any, ...]]:
             return db.execute(sql).fetchall()
     async with other_connection(url) as connection:
         return [tuple(row) for row in await connection.fetch(sql)]
+
+
+async def execute(url: str, *statements: str) -> None:
+    """Meddle with a store from outside."""
+    if url.startswith("sqlite"):
+        with contextlib.closing(sqlite3.connect(path_of(url), isolation_level=None)) as db:
+            for statement in statements:
+                db.execute(statement)
+    else:
+        async with other_connection(url) as connection:
+            for statement in statements:
+                await connection.execute(statement)
 
 
 @contextlib.asynccontextmanager

@@ -10,29 +10,19 @@ from importlib import resources
 from typing import Any
 
 import pytest
-from rows import fence, look, opened, other_connection, path_of, put, stored
+from rows import execute, fence, look, opened, other_connection, put, stored
 
 from outlast.core.errors import StoreTooNew
 from outlast.store import schema
 from outlast.store.base import Store
-from outlast.store.schema import Dialect, Migration
+from outlast.store.catalogue import COLUMNS, columns_of, grouped
+from outlast.store.postgres.engine import parse
+from outlast.store.schema import FOUNDATION, Dialect, Migration
 from outlast.store.url import open_store
 from support import ONE_SERVER
 
 VERSION = "SELECT value FROM meta WHERE key = 'schema_version'"
-NEWEST = schema.migrations("sqlite")[-1].number
-
-
-async def execute(url: str, *statements: str) -> None:
-    """Meddle with a store from outside."""
-    if url.startswith("sqlite"):
-        with contextlib.closing(sqlite3.connect(path_of(url), isolation_level=None)) as db:
-            for statement in statements:
-                db.execute(statement)
-    else:
-        async with other_connection(url) as connection:
-            for statement in statements:
-                await connection.execute(statement)
+NEWEST = FOUNDATION.version
 
 
 async def test_a_fresh_store_has_the_newest_schema(store_url: str) -> None:
@@ -75,8 +65,8 @@ async def test_a_store_of_an_older_version_is_brought_up_to_date(
         await store.commit(fence(), [put("A/x", "k")])
     add_migrations(
         monkeypatch,
-        Migration(NEWEST + 1, "more", ("CREATE TABLE more (a BIGINT)", version(NEWEST + 1))),
-        Migration(NEWEST + 2, "rows", ("INSERT INTO more VALUES (1)", version(NEWEST + 2))),
+        "CREATE TABLE more (a BIGINT);",
+        "INSERT INTO more VALUES (1);",
     )
     for _ in range(2):
         async with opened(store_url) as store:
@@ -93,8 +83,8 @@ async def test_a_migration_that_fails_leaves_the_store_as_it_was(
     with monkeypatch.context() as patch:
         add_migrations(
             patch,
-            Migration(NEWEST + 1, "more", ("CREATE TABLE more (a BIGINT)", version(NEWEST + 1))),
-            Migration(NEWEST + 2, "wrong", ("CREATE TABLE storage (a BIGINT)",)),
+            "CREATE TABLE more (a BIGINT);",
+            "CREATE TABLE storage (a BIGINT);",
         )
         with pytest.raises(Exception, match="already exists"):
             await open_store(store_url)
@@ -103,17 +93,45 @@ async def test_a_migration_that_fails_leaves_the_store_as_it_was(
         assert await look(store_url, VERSION) == [(str(NEWEST),)]
 
 
-def version(number: int) -> str:
-    return f"UPDATE meta SET value = '{number}' WHERE key = 'schema_version'"
+def add_migrations(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
+    more = (
+        Migration(number, "more", script, script)
+        for number, script in enumerate(scripts, NEWEST + 1)
+    )
+    monkeypatch.setitem(FOUNDATION.__dict__, "migrations", (*FOUNDATION.migrations, *more))
 
 
-def add_migrations(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:
-    known = schema.migrations
+@pytest.mark.parametrize("number", range(1, NEWEST))
+async def test_a_store_of_every_earlier_version_is_taken_over(store_url: str, number: int) -> None:
+    dialect: Dialect = "sqlite" if store_url.startswith("sqlite") else "postgres"
+    if dialect == "postgres":
+        await execute(store_url, f"CREATE SCHEMA {parse(store_url)[1]}")
+    await execute(
+        store_url,
+        "CREATE TABLE meta (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)",
+        *migrated(dialect, number),
+        f"INSERT INTO meta VALUES ('schema_version', '{number}')",
+        "INSERT INTO storage (agent, key, size, value) VALUES ('A/x', 'k', 1, 'v')",
+    )
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        for statement in shown("sqlite"):
+            db.execute(statement)
+        newest = grouped(db.execute(COLUMNS.sqlite).fetchall())
+    async with opened(store_url) as store:
+        assert await stored(store) == {"k": "v"}
+        assert await store.commit(fence(), [put("A/x", "new")]) == (1,)
+        found = await columns_of(store)
+        assert {table: list(columns) for table, columns in found.items() if table != "meta"} == {
+            table: list(columns) for table, columns in newest.items()
+        }
+        assert await look(store_url, VERSION) == [(str(NEWEST),)]
 
-    def longer(dialect: Dialect) -> list[Migration]:
-        return [*known(dialect), *more]
 
-    monkeypatch.setattr(schema, "migrations", longer)
+async def test_the_foundation_owns_every_table_with_a_column_for_the_agent(store_url: str) -> None:
+    async with opened(store_url) as store:
+        tables = await columns_of(store)
+        assert {table for table in tables if "agent" in tables[table]} == {*FOUNDATION.owned}
+        assert {*tables} - {*FOUNDATION.owned} == {"agents", "meta"}
 
 
 async def test_hosts_that_open_a_fresh_schema_at_once_make_it_once(postgres_url: str) -> None:
@@ -135,12 +153,12 @@ def shown(dialect: Dialect) -> list[str]:
     return schema.split(text)
 
 
-def migrated(dialect: Dialect) -> list[str]:
+def migrated(dialect: Dialect, number: int = NEWEST) -> list[str]:
+    """The statements of the migrations up to one."""
     return [
         statement
-        for migration in schema.migrations(dialect)
-        for statement in migration.statements
-        if "INTO meta" not in statement
+        for migration in FOUNDATION.migrations[:number]
+        for statement in migration.statements(dialect)
     ]
 
 
@@ -195,15 +213,6 @@ async def test_the_postgresql_schema_shown_is_where_the_migrations_lead(postgres
         other = await postgres_schema(connection, "as_migrated", migrated("postgres"))
     assert len(one["columns"]) > 20
     assert one == other
-
-
-def test_both_engines_have_the_same_migrations_numbered_without_gaps() -> None:
-    names = [
-        [(migration.number, migration.name) for migration in schema.migrations(dialect)]
-        for dialect in ("sqlite", "postgres")
-    ]
-    assert names[0] == names[1]
-    assert [number for number, _ in names[0]] == list(range(1, len(names[0]) + 1))
 
 
 def test_a_script_is_split_at_semicolons_that_end_a_line() -> None:

@@ -25,7 +25,7 @@ class StoreLocked(StoreError):
 
 
 class StoreTooNew(StoreError):
-    """The store was written by a newer version of outlast. Upgrade outlast, or restore a backup."""
+    """A newer version of outlast, or of a battery, wrote the store. Upgrade it, or restore a backup."""
 
 
 class StoreReadOnly(StoreError):

@@ -7,24 +7,17 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from outlast.core.errors import StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
-from outlast.store import schema
 from outlast.store.base import Row
+from outlast.store.catalogue import Reader, meta_of
 from outlast.store.operations import Query
+from outlast.store.schema import FOUNDATION
+from outlast.store.upgrade import version_of
 from outlast.store.url import DEFAULT, file_of, without_password
 
 BUSY_FOR = 5.0  # seconds that a read waits for a file that is being recovered
-
-
-class Reader(Protocol):
-    """What can be asked: an open store, or one that was opened to look at it."""
-
-    @property
-    def engine(self) -> str: ...
-
-    async def fetch(self, query: Query, *arguments: Any) -> list[Row]: ...
 
 
 class SqliteReader:
@@ -96,7 +89,7 @@ def _explained(path: Path, error: sqlite3.Error) -> StoreError:
 @asynccontextmanager
 async def _postgres(url: str) -> AsyncIterator[Reader]:
     from outlast.store.postgres.engine import parse
-    from outlast.store.postgres.session import HAS_SCHEMA
+    from outlast.store.postgres.migrate import HAS_SCHEMA
 
     dsn, name = parse(url)
     import asyncpg  # by now it is known to be there
@@ -126,18 +119,16 @@ _TABLES = Query(
     "SELECT 1 FROM sqlite_master WHERE name = 'meta'",
     "SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = 'meta'",
 )
-_VERSION = Query.same(schema.READ_VERSION)
 
 
 async def _version(reader: Reader) -> int:
     if not await reader.fetch(_TABLES):
         return 0
-    found = await reader.fetch(_VERSION)
-    return int(found[0][0]) if found else 0
+    return version_of(FOUNDATION.name, await meta_of(reader))
 
 
 def _check(version: int, where: str) -> None:
-    newest = schema.migrations("sqlite")[-1].number
+    newest = FOUNDATION.version
     if version == 0:
         raise StoreUnavailable(f"{where} holds nothing of outlast")
     if version > newest:

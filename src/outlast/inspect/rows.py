@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from outlast.chat.inbox.sql import EntryRow
+from outlast.store.dialects import numbered
 from outlast.store.operations import Query
 
 ENTRY_COLUMNS = ", ".join(EntryRow.__dataclass_fields__)
@@ -168,7 +171,7 @@ SCHEDULES = _bulk(
 ALARMS = Query.same("SELECT source, wake_at FROM alarms WHERE agent = ? ORDER BY wake_at")
 STORAGE = _bulk("SELECT key, size FROM storage WHERE agent = ? ORDER BY key LIMIT ?")
 
-# How much each table holds: its columns that can be large.
+# How much each table of the foundation holds: its columns that can be large.
 LARGE = {
     "storage": ("value",),
     "messages": ("body",),
@@ -180,22 +183,23 @@ LARGE = {
     "facts": ("value",),
     "incidents": ("stash", "held", "body"),
     "decisions": ("body",),
+    "receipts": ("value",),
 }
 
 
-def size_of(table: str, *, of_agent: bool) -> Query:
-    """Rows, and bytes of what can be large. Argument: the agent, if one is meant."""
-    where = " WHERE agent = ?" if of_agent else ""
+def size_of(table: str, columns: Sequence[str], *, of_agent: str | None) -> Query:
+    """Rows, and bytes in these columns. `of_agent`: the column with the address of one; its argument."""
+    where = "" if of_agent is None else f' WHERE "{of_agent}" = ?'
 
     def sql(length: str) -> str:
-        parts = [f"coalesce({length.format(column=column)}, 0)" for column in LARGE[table]]
+        parts = [f"coalesce({length.format(column=column)}, 0)" for column in columns]
         return (
-            f"SELECT count(*), CAST(coalesce(sum({' + '.join(parts)}), 0) AS bigint)"
+            f"SELECT count(*), CAST(coalesce(sum({' + '.join(parts) or 0}), 0) AS bigint)"
             f" FROM {table}{where}"
         )
 
     return Query(
         sql("length(CAST({column} AS BLOB))"),
-        sql("octet_length({column})").replace("?", "$1"),
+        numbered(sql("octet_length({column})")),
         bulk=True,
     )

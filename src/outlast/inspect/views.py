@@ -5,7 +5,7 @@ Each function reads what it needs, of an open store or of one that was opened to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +20,6 @@ from outlast.chat.stream.stream import chunks_of
 from outlast.core import json
 from outlast.host.address import Address
 from outlast.inspect import rows
-from outlast.inspect.reading import Reader
 from outlast.inspect.timeline import (
     CallFacts,
     DecisionFacts,
@@ -45,10 +44,13 @@ from outlast.inspect.values import (
     TurnView,
 )
 from outlast.inspect.words import short
+from outlast.store.catalogue import Reader, columns_of, owned_tables
+from outlast.store.schema import FOUNDATION
 
 PAGE = 100
 DECISIONS_READ = 20_000  # about interruptions, the newest ones
 LATEST = 1 << 62  # later than any time, and more than any number
+LARGE_TYPES = ("text", "blob", "bytea")  # of columns, in either engine
 
 
 # --- agents --------------------------------------------------------------------------------------
@@ -472,12 +474,23 @@ async def messages(
 async def sizes(reader: Reader, address: Address | None = None) -> list[SizeView]:
     """How much is stored, table by table: of one agent, or of all."""
     given = [] if address is None else [address.text]
+    owned = await owned_tables(reader)
     found = []
-    for table in rows.LARGE:
-        query = rows.size_of(table, of_agent=address is not None)
+    for table, columns in (rows.LARGE | await _large_of_batteries(reader, owned)).items():
+        query = rows.size_of(table, columns, of_agent=owned[table] if given else None)
         ((count, size),) = await reader.fetch(query, *given)
         found.append(SizeView(table, count, size))
     return found
+
+
+async def _large_of_batteries(reader: Reader, owned: Mapping[str, str]) -> dict[str, list[str]]:
+    """The tables of batteries that have rows of agents, and their columns that can be large."""
+    theirs = [table for table in owned if table not in FOUNDATION.owned]
+    columns = await columns_of(reader) if theirs else {}
+    return {
+        table: [f'"{name}"' for name, kind in columns[table].items() if kind in LARGE_TYPES]
+        for table in theirs
+    }
 
 
 def _read(text: str | None) -> Any:

@@ -12,10 +12,11 @@ group becomes a few set-based statements. In each transaction, and per agent, on
 check and outcome marker: it advances `commit_no` where epoch and owner match.
 
 **Where to start reading.** `operations` (statements, batches, the fence), `grouping` (pure: which
-operations can share a statement), `base` (the queue, and what both engines have in common), then `sqlite`
-and `postgres` (with `postgres_sql`). `schema` runs the numbered migrations in `sql/`. `lock` keeps two
-hosts off one file. `url` opens a store.
+operations can share a statement), `base` (the queue, and what both engines have in common), then the engines,
+`sqlite` and `postgres`. A `schema` is numbered migrations: those of the foundation stand in `sql/`, those of
+a battery with the battery; `upgrade` (pure) says what a store still needs, and `catalogue` what it has.
+`url` opens a store, `copying` copies one.
 
 This package may import `core` and nothing else of outlast. SQL about fibers, storage and so on stands with
-their owners; the tables themselves stand here, in `sql/`.
+their owners; the tables of the foundation themselves stand here, in `sql/`.
 """

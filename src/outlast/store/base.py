@@ -6,7 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from outlast.core.errors import (
 from outlast.store.attempt import Attempt, Unstorable
 from outlast.store.grouping import operation_names
 from outlast.store.operations import (
+    Argument,
     Batch,
     Fence,
     Operation,
@@ -35,6 +36,7 @@ from outlast.store.operations import (
     StoreStatistics,
     size_of,
 )
+from outlast.store.schema import Schema, checked
 
 logger = logging.getLogger("outlast.store")
 
@@ -128,9 +130,7 @@ class Store(ABC):
         most = self.options.max_value_bytes
         for statement, arguments in operations:
             for argument in arguments:
-                if type(argument) is not str or len(argument) * 4 <= most:
-                    continue
-                size = len(argument.encode(errors="surrogatepass"))
+                size = _bytes_of(argument, most)
                 if size > most:
                     raise ValueTooLarge(
                         f"a value of {size:,} bytes ({statement.name}) is more"
@@ -260,6 +260,22 @@ class Store(ABC):
             lasted = self._loop.time() - outage.since
             logger.warning("the store answers again after %.1f s; %s go on", lasted, what)
 
+    # --- tables ----------------------------------------------------------------------------------
+
+    async def add_schemas(self, schemas: Iterable[Schema]) -> None:
+        """Bring the tables of these up to date, as opening the store with them would have done."""
+        self._check_open()
+        known = checked(schemas)
+        self._reads += 1
+        try:
+            if known:
+                await self._add_schemas(known)
+        finally:
+            self._reads -= 1
+
+    @abstractmethod
+    async def _add_schemas(self, schemas: Sequence[Schema]) -> None: ...
+
     # --- reading ---------------------------------------------------------------------------------
 
     async def fetch(self, query: Query, *arguments: Any) -> list[Row]:
@@ -374,3 +390,12 @@ class Store(ABC):
     @abstractmethod
     def _release(self) -> None:
         """Close connections and locks, without waiting."""
+
+
+def _bytes_of(argument: Argument, most: int) -> int:
+    """How large a value is. Text that cannot have more than `most` bytes is not encoded to find out."""
+    if isinstance(argument, bytes):
+        return len(argument)
+    if not isinstance(argument, str) or len(argument) * 4 <= most:
+        return 0
+    return len(argument.encode(errors="surrogatepass"))

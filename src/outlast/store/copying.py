@@ -9,21 +9,24 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, Protocol
 
 from outlast.core.errors import StoreError
-from outlast.store import schema
 from outlast.store.base import Row
+from outlast.store.catalogue import Reader, columns_of, meta_of
+from outlast.store.operations import Query
+from outlast.store.upgrade import stored_schemas
 from outlast.store.url import file_of, open_store
 
-BATCH = 500  # rows at a time
+MOST_ROWS = 500  # at a time
+MOST_BYTES = 8 * 1024 * 1024  # of them, about
+FIRST_BATCH = 16  # rows
 _MODULUS = 1 << 128
 
+Columns = Mapping[str, Mapping[str, str]]
 Progress = Callable[[str, int], None]
 """Told the table, and how many more of its rows are done."""
 
@@ -47,68 +50,75 @@ class Sum:
         return Sum(self.rows + len(rows), digest % _MODULUS)
 
 
-class Side(Protocol):
+class Side(Reader, Protocol):
     """One of the two stores."""
 
     async def count(self, table: str) -> int: ...
-    def rows(self, table: str) -> AsyncIterator[list[Row]]: ...
-    async def write(self, table: str, rows: list[Row]) -> None: ...
-
-
-@cache
-def tables() -> dict[str, tuple[str, ...]]:
-    """All tables that hold rows of agents, with their columns."""
-    script = (Path(schema.__file__).parent / "sql" / "schema.sqlite.sql").read_text("utf-8")
-    with closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(script)
-        found = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY rowid")
-        names = [name for (name,) in found.fetchall() if name != "meta"]
-        return {
-            name: tuple(row[1] for row in db.execute(f"PRAGMA table_info({name})"))
-            for name in names
-        }
+    def rows(self, table: str, columns: Sequence[str]) -> AsyncIterator[list[Row]]: ...
+    async def write(self, table: str, columns: Sequence[str], rows: list[Row]) -> None: ...
 
 
 async def copy_store(source: str, target: str, progress: Progress | None = None) -> dict[str, int]:
     """Copy everything, and see that it is there. Returns how many rows each table has.
 
-    The target must hold nothing. What a host writes into the source meanwhile is not copied.
+    The target must hold nothing. What a host writes into the source meanwhile is not copied. Tables of
+    batteries are made in the target by the scripts that made them in the source.
     """
     tell = progress or (lambda table, rows: None)
     sums: dict[str, Sum] = {}
-    store = await open_store(target)  # it is made, brought up to date, and kept from hosts
-    try:
-        async with _reading(source) as here, _writing(target) as there:
-            for table in tables():
-                if await there.count(table):
-                    raise CopyFailed(f"the target is not empty: it has rows in {table}")
-            for table in tables():
-                total = Sum()
-                async for rows in here.rows(table):
-                    await there.write(table, rows)
-                    total = total.plus(rows)
-                    tell(table, len(rows))
-                sums[table] = total
-        async with _reading(target) as copied:
-            for table, expected in sums.items():
-                found = Sum()
-                async for rows in copied.rows(table):
-                    found = found.plus(rows)
-                    tell(table, len(rows))
-                if found != expected:
-                    raise CopyFailed(
-                        f"{table} was not copied as it is: {expected.rows} rows there,"
-                        f" {found.rows} here, and they differ. Delete the target."
-                    )
-    finally:
-        await store.close()
+    async with _reading(source) as here:
+        schemas = stored_schemas(await meta_of(here))
+        # The target is made, brought up to date, and kept from hosts.
+        store = await open_store(target, schemas=schemas)
+        try:
+            async with _writing(target) as there:
+                tables = shared_tables(await columns_of(here), await columns_of(there))
+                for table in tables:
+                    if await there.count(table):
+                        raise CopyFailed(f"the target is not empty: it has rows in {table}")
+                for table, columns in tables.items():
+                    total = Sum()
+                    async for rows in here.rows(table, columns):
+                        await there.write(table, columns, rows)
+                        total = total.plus(rows)
+                        tell(table, len(rows))
+                    sums[table] = total
+            async with _reading(target) as copied:
+                for table, columns in tables.items():
+                    found = Sum()
+                    async for rows in copied.rows(table, columns):
+                        found = found.plus(rows)
+                        tell(table, len(rows))
+                    if found != sums[table]:
+                        raise CopyFailed(
+                            f"{table} was not copied as it is: {sums[table].rows} rows there,"
+                            f" {found.rows} here, and they differ. Delete the target."
+                        )
+        finally:
+            await store.close()
     return {table: total.rows for table, total in sums.items()}
+
+
+def shared_tables(here: Columns, there: Columns) -> dict[str, list[str]]:
+    """What is to be copied: the tables of a new store, with their columns, as far as the source has them.
+
+    A table that only one engine needs is not copied, nor is what somebody else keeps in the database."""
+    tables: dict[str, list[str]] = {}
+    for table, columns in there.items():
+        if table == "meta" or table not in here:
+            continue
+        missing = [column for column in here[table] if column not in columns]
+        if missing:
+            raise CopyFailed(f"the target has no column {missing[0]!r} in {table}; the source has")
+        tables[table] = list(here[table])
+    return tables
 
 
 async def counted(url: str) -> dict[str, int]:
     """How many rows each table has."""
     async with _reading(url) as side:
-        return {table: await side.count(table) for table in tables()}
+        tables = await columns_of(side)
+        return {table: await side.count(table) for table in tables if table != "meta"}
 
 
 @asynccontextmanager
@@ -121,7 +131,7 @@ async def _reading(url: str) -> AsyncIterator[Side]:
             db.execute("BEGIN")
             yield _Sqlite(db)
         return
-    async with _connected(url) as connection:
+    async with connected(url) as (connection, _):
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             yield _Postgres(connection)
 
@@ -136,12 +146,13 @@ async def _writing(url: str) -> AsyncIterator[Side]:
             yield _Sqlite(db)
             db.execute("COMMIT")
         return
-    async with _connected(url) as connection, connection.transaction():
+    async with connected(url) as (connection, _), connection.transaction():
         yield _Postgres(connection)
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[Any]:
+async def connected(url: str) -> AsyncIterator[tuple[Any, str]]:
+    """A plain connection to PostgreSQL, in the store's schema, and the name of that."""
     from outlast.store.postgres.engine import parse
 
     dsn, name = parse(url)
@@ -149,51 +160,74 @@ async def _connected(url: str) -> AsyncIterator[Any]:
 
     connection = await asyncpg.connect(dsn, timeout=10, server_settings={"search_path": name})
     try:
-        yield connection
+        yield connection, name
     finally:
         await connection.close()
 
 
 class _Sqlite:
+    engine = "sqlite"
+
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
+
+    async def fetch(self, query: Query, *arguments: Any) -> list[Row]:
+        return self._db.execute(query.sqlite, arguments).fetchall()
 
     async def count(self, table: str) -> int:
         found: int = self._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         return found
 
-    async def rows(self, table: str) -> AsyncIterator[list[Row]]:
-        cursor = self._db.execute(f"SELECT {', '.join(tables()[table])} FROM {table}")
-        while rows := cursor.fetchmany(BATCH):
+    async def rows(self, table: str, columns: Sequence[str]) -> AsyncIterator[list[Row]]:
+        cursor = self._db.execute(f"SELECT {_list(columns)} FROM {table}")
+        pace = Pace()
+        while rows := cursor.fetchmany(pace.rows):
             yield rows
+            pace.keep(rows)
             await asyncio.sleep(0)
 
-    async def write(self, table: str, rows: list[Row]) -> None:
-        columns = tables()[table]
+    async def write(self, table: str, columns: Sequence[str], rows: list[Row]) -> None:
         marks = ", ".join("?" * len(columns))
-        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"
+        sql = f"INSERT INTO {table} ({_list(columns)}) VALUES ({marks})"
         self._db.executemany(sql, rows)
 
 
 class _Postgres:
+    engine = "postgresql"
+
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+
+    async def fetch(self, query: Query, *arguments: Any) -> list[Row]:
+        return [tuple(row) for row in await self._connection.fetch(query.postgres, *arguments)]
 
     async def count(self, table: str) -> int:
         found: int = await self._connection.fetchval(f"SELECT count(*) FROM {table}")
         return found
 
-    async def rows(self, table: str) -> AsyncIterator[list[Row]]:
-        batch: list[Row] = []
-        sql = f"SELECT {', '.join(tables()[table])} FROM {table}"
-        async for row in self._connection.cursor(sql, prefetch=BATCH):
-            batch.append(tuple(row))
-            if len(batch) == BATCH:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
+    async def rows(self, table: str, columns: Sequence[str]) -> AsyncIterator[list[Row]]:
+        cursor = await self._connection.cursor(f"SELECT {_list(columns)} FROM {table}")
+        pace = Pace()
+        while rows := [tuple(row) for row in await cursor.fetch(pace.rows)]:
+            yield rows
+            pace.keep(rows)
 
-    async def write(self, table: str, rows: list[Row]) -> None:
-        columns = list(tables()[table])
-        await self._connection.copy_records_to_table(table, records=rows, columns=columns)
+    async def write(self, table: str, columns: Sequence[str], rows: list[Row]) -> None:
+        await self._connection.copy_records_to_table(table, records=rows, columns=list(columns))
+
+
+class Pace:
+    """How many rows are read at a time: few where they are large, so that they fit into memory."""
+
+    def __init__(self) -> None:
+        self.rows = FIRST_BATCH
+
+    def keep(self, rows: Sequence[Row]) -> None:
+        """These were the last ones."""
+        size = sum(len(value) for row in rows for value in row if isinstance(value, str | bytes))
+        mean = max(1, size // len(rows))
+        self.rows = max(1, min(MOST_ROWS, MOST_BYTES // mean, self.rows * 2))
+
+
+def _list(columns: Sequence[str]) -> str:
+    return ", ".join(f'"{column}"' for column in columns)

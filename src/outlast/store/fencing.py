@@ -8,72 +8,44 @@ from collections.abc import Mapping
 
 from outlast.store.operations import Argument, BulkStatement, Fence, Query, Statement
 
-ADVANCE = Statement(
+ADVANCE = Statement.same(
     "agents advance",
-    sqlite="""
-        UPDATE agents SET commit_no = ?5 WHERE root = ?1 AND epoch = ?2 AND owner = ?3 AND commit_no = ?4
+    "root text, epoch bigint, owner text, old_commit_no bigint, commit_no bigint",
+    """
+        UPDATE agents SET commit_no = :commit_no
+        WHERE agents.root = :root AND agents.epoch = :epoch AND agents.owner = :owner
+          AND agents.commit_no = :old_commit_no
     """,
-    postgres="""
-        UPDATE agents SET commit_no = u.commit_no FROM {rows}
-        WHERE agents.root = u.root AND agents.epoch = u.epoch AND agents.owner = u.owner
-          AND agents.commit_no = u.old_commit_no
-    """,
-    columns=[
-        ("root", "text"),
-        ("epoch", "bigint"),
-        ("owner", "text"),
-        ("old_commit_no", "bigint"),
-        ("commit_no", "bigint"),
-    ],
     key=1,
     expect=True,
 )
 
-TAKE = Statement(
+TAKE = Statement.same(
     "agents take",
-    sqlite="""
-        UPDATE agents SET epoch = ?2, owner = ?3, commit_no = ?4
-        WHERE root = ?1 AND epoch = ?5 AND owner = ?6 AND commit_no = ?7
+    "root text, epoch bigint, owner text, commit_no bigint, old_epoch bigint, old_owner text,"
+    " old_commit_no bigint",
+    """
+        UPDATE agents SET epoch = :epoch, owner = :owner, commit_no = :commit_no
+        WHERE agents.root = :root AND agents.epoch = :old_epoch
+          AND agents.owner = :old_owner AND agents.commit_no = :old_commit_no
     """,
-    postgres="""
-        UPDATE agents SET epoch = u.epoch, owner = u.owner, commit_no = u.commit_no FROM {rows}
-        WHERE agents.root = u.root AND agents.epoch = u.old_epoch
-          AND agents.owner = u.old_owner AND agents.commit_no = u.old_commit_no
-    """,
-    columns=[
-        ("root", "text"),
-        ("epoch", "bigint"),
-        ("owner", "text"),
-        ("commit_no", "bigint"),
-        ("old_epoch", "bigint"),
-        ("old_owner", "text"),
-        ("old_commit_no", "bigint"),
-    ],
     key=1,
     expect=True,
 )
 
-CREATE = Statement(
+CREATE = Statement.same(
     "agents create",
-    sqlite="""
-        INSERT INTO agents (root, epoch, owner, commit_no) VALUES (?, ?, ?, ?)
-        ON CONFLICT DO NOTHING
-    """,
-    postgres="""
+    "root text, epoch bigint, owner text, commit_no bigint",
+    """
         INSERT INTO agents (root, epoch, owner, commit_no)
-        SELECT u.root, u.epoch, u.owner, u.commit_no FROM {rows}
+        VALUES (:root, :epoch, :owner, :commit_no)
         ON CONFLICT DO NOTHING
     """,
-    columns=[("root", "text"), ("epoch", "bigint"), ("owner", "text"), ("commit_no", "bigint")],
     key=1,
     expect=True,
 )
 
-FORGET = BulkStatement(
-    "agents forget",
-    sqlite="DELETE FROM agents WHERE root = ?",
-    postgres="DELETE FROM agents WHERE root = $1",
-)
+FORGET = BulkStatement.same("agents forget", "DELETE FROM agents WHERE root = ?")
 
 READ = Query.same("SELECT epoch, owner, commit_no FROM agents WHERE root = ?")
 

@@ -7,12 +7,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast, get_args
+
+from outlast.store import dialects
 
 logger = logging.getLogger("outlast.store")
 
-ColumnType = Literal["text", "bigint"]
-Argument = str | int | None
+ColumnType = Literal["text", "bigint", "bytea"]  # as PostgreSQL calls them
+Argument = str | int | bytes | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +22,8 @@ class Statement:
     """A typed operation: how to write one row of one table, in both dialects.
 
     `sqlite` takes the columns as `?` in order. `postgres` works on many rows at once: `{rows}` in it is
-    replaced by a set of rows `u` with the given columns. The first `key` columns name the row that is
-    written; two operations on one row never share a statement.
+    replaced by a set of rows `u` with the given columns. `same` makes both of one text. The first `key`
+    columns name the row that is written; two operations on one row never share a statement.
 
     `expect=True`: an operation that touches no row refuses the whole batch (`CommitRefused`).
     Otherwise the batch's result says how many rows each operation touched (0 or 1).
@@ -33,6 +35,30 @@ class Statement:
     columns: Sequence[tuple[str, ColumnType]]
     key: int
     expect: bool = False
+
+    @classmethod
+    def same(
+        cls, name: str, columns: str, sql: str, *, key: int, expect: bool = False
+    ) -> Statement:
+        """A statement that is written once for both engines, with `:name` for the value of a column.
+
+        ```python
+        from outlast.store.operations import Statement
+
+        STASH = Statement.same(
+            "fibers stash",
+            "agent text, id text, snapshot text",
+            "UPDATE fibers SET snapshot = :snapshot WHERE fibers.agent = :agent AND fibers.id = :id",
+            key=2,
+        )
+        assert "SET snapshot = ?3 WHERE fibers.agent = ?1 AND" in STASH.sqlite
+        assert "SET snapshot = u.snapshot FROM {rows} WHERE" in STASH.postgres
+        ```
+        """
+        typed = [_column(*each.split()) for each in columns.split(",")]
+        names = [column for column, _ in typed]
+        one, many = dialects.for_one_row(sql, names), dialects.for_many_rows(sql, names)
+        return cls(name, one, many, typed, key, expect)
 
     @cached_property
     def table(self) -> str:
@@ -49,6 +75,17 @@ class BulkStatement:
     postgres: str
     expect: ClassVar[bool] = False
 
+    @classmethod
+    def same(cls, name: str, sql: str) -> BulkStatement:
+        """One that both dialects accept, written with `?`, or with `?1` … where one is used twice."""
+        return cls(name, sql, dialects.numbered(sql))
+
+
+def _column(name: str, kind: str) -> tuple[str, ColumnType]:
+    if kind not in get_args(ColumnType):
+        raise ValueError(f"a column must be one of {get_args(ColumnType)}, got {name} {kind}")
+    return name, cast(ColumnType, kind)
+
 
 Operation = tuple[Statement | BulkStatement, tuple[Argument, ...]]
 
@@ -63,10 +100,8 @@ class Query:
 
     @classmethod
     def same(cls, sql: str, *, bulk: bool = False) -> Query:
-        """A query that both dialects accept, written with `?`."""
-        pieces = sql.split("?")
-        numbered = pieces[0] + "".join(f"${n}{piece}" for n, piece in enumerate(pieces[1:], 1))
-        return cls(sql, numbered, bulk)
+        """A query that both dialects accept, written with `?`, or with `?1` … where one is used twice."""
+        return cls(sql, dialects.numbered(sql), bulk)
 
 
 Read = tuple[Query, tuple[Any, ...]]  # with its arguments
@@ -128,7 +163,7 @@ class Batch:
     fence: Fence
     operations: list[Operation]
     outcome: Outcome
-    size: int = field(default=0)  # bytes of text, roughly
+    size: int = field(default=0)  # in bytes, roughly
     queued_at: float = 0.0
 
 
@@ -161,6 +196,6 @@ def size_of(operations: Sequence[Operation]) -> int:
     size = 0
     for _, arguments in operations:
         for argument in arguments:
-            if type(argument) is str:
+            if type(argument) is str or type(argument) is bytes:
                 size += len(argument)
     return size

@@ -1,53 +1,158 @@
-"""The numbered migrations: forward only, run at open. `sql/schema.*.sql` shows where they lead."""
+"""A schema: the tables of the foundation or of one battery, as numbered migrations. Forward only.
+
+Migrations run when a store is opened, or when a schema is added to one that is open: see `upgrade`. A
+migration that was released is never edited. `sql/schema.*.sql` shows where those of the foundation lead.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from outlast.core.errors import StoreTooNew
-
 Dialect = Literal["sqlite", "postgres"]
 
-_SQL = Path(__file__).parent / "sql"
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_SCRIPT = re.compile(r"(\d{4})_(\w+?)(?:\.(sqlite|postgres))?\.sql")
 
-META = """
-    CREATE TABLE IF NOT EXISTS meta (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)
-"""
-READ_VERSION = "SELECT value FROM meta WHERE key = 'schema_version'"
-_WRITE_VERSION = """
-    INSERT INTO meta (key, value) VALUES ('schema_version', '{number}')
-    ON CONFLICT (key) DO UPDATE SET value = excluded.value
-"""
+# What PostgreSQL calls differently: words that are neither quoted nor in a comment. Text is compared by
+# code points there too, and integers have 64 bits.
+_DIFFERENT = re.compile(
+    r"""'[^']*'|"[^"]*"|--[^\n]*|\s*\bWITHOUT\s+ROWID\b|\b(?:INTEGER|BLOB|TEXT)\b""", re.IGNORECASE
+)
+_IN_POSTGRES = {"INTEGER": "BIGINT", "BLOB": "BYTEA", "TEXT": 'TEXT COLLATE "C"'}
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
+    """One step. Each statement of a script ends with a semicolon at the end of a line."""
+
     number: int
     name: str
-    statements: tuple[str, ...]
+    sqlite: str
+    postgres: str
+
+    def statements(self, dialect: Dialect) -> list[str]:
+        return split(self.sqlite if dialect == "sqlite" else self.postgres)
 
 
-def migrations(dialect: Dialect) -> list[Migration]:
-    """All migrations of a dialect, in order."""
-    found = []
-    for entry in _SQL.iterdir():
-        match = re.fullmatch(rf"(\d{{4}})_(\w+)\.{dialect}\.sql", entry.name)
-        if match:
-            number = int(match[1])
-            statements = split(entry.read_text("utf-8"))
-            found.append(
-                Migration(number, match[2], (*statements, _WRITE_VERSION.format(number=number)))
-            )
-    return sorted(found, key=lambda migration: migration.number)
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """The tables of one owner.
+
+    `scripts` are the migrations: a folder of `0001_name.sql` (one script for both engines, written for
+    SQLite with the types TEXT, INTEGER and BLOB) or of `0001_name.sqlite.sql` beside
+    `0001_name.postgres.sql`, where they really differ; or a mapping of such names to their text. They are
+    read when a store is opened.
+
+    `owned` names the tables whose rows belong to agents, each with the column that holds the agent's
+    address: these rows are deleted with their agent. Tables are called `name` or `name_…`.
+
+    ```python
+    from outlast.store.schema import Schema
+
+    NOTES = Schema(
+        "notes",
+        {"0001_notes.sql": "CREATE TABLE notes (agent TEXT NOT NULL, id TEXT NOT NULL, body BLOB);"},
+        owned={"notes": "agent"},
+    )
+    assert NOTES.version == 1
+    assert NOTES.migrations[0].postgres.endswith("body BYTEA);")
+    ```
+    """
+
+    name: str
+    scripts: Path | Mapping[str, str]
+    owned: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        for word in (self.name, *self.owned, *self.owned.values()):
+            if not _IDENTIFIER.fullmatch(word):
+                raise ValueError(
+                    f"names in a schema must be lower-case letters, digits and _, got {word!r}"
+                )
+
+    @cached_property
+    def migrations(self) -> tuple[Migration, ...]:
+        """All of them, in order."""
+        scripts = _read(self.scripts) if isinstance(self.scripts, Path) else self.scripts
+        found: dict[tuple[int, str], dict[str | None, str]] = {}
+        for file, text in scripts.items():
+            if match := _SCRIPT.fullmatch(file):
+                found.setdefault((int(match[1]), match[2]), {})[match[3]] = text
+        numbers = sorted(number for number, _ in found)
+        if not numbers or numbers != list(range(1, len(numbers) + 1)):
+            raise ValueError(f"migrations of {self.name!r} must be numbered from 1, got {numbers}")
+        return tuple(self._migration(*key, found[key]) for key in sorted(found))
+
+    def _migration(self, number: int, name: str, texts: Mapping[str | None, str]) -> Migration:
+        if texts.keys() == {None}:
+            return Migration(number, name, texts[None], postgres_of(texts[None]))
+        if texts.keys() == {"sqlite", "postgres"}:
+            return Migration(number, name, texts["sqlite"], texts["postgres"])
+        raise ValueError(
+            f"migration {number:04}_{name} of {self.name!r} must be one .sql file, or one .sqlite.sql and"
+            f" one .postgres.sql"
+        )
+
+    @property
+    def version(self) -> int:
+        """The number of its newest migration."""
+        return self.migrations[-1].number
 
 
-def owned_tables() -> list[str]:
-    """The tables whose rows belong to an agent: their first column is its address."""
-    script = (_SQL / "schema.sqlite.sql").read_text("utf-8")
-    return re.findall(r"CREATE TABLE (\w+) \(\s*agent ", script)
+_SQL = Path(__file__).parent / "sql"
+_OWNED = (
+    "storage",
+    "fibers",
+    "alarms",
+    "schedules",
+    "facts",
+    "sub_agents",
+    "admissions",
+    "messages",
+    "inbox",
+    "streams",
+    "calls",
+    "responses",
+    "traces",
+    "incidents",
+    "boots",
+    "decisions",
+    "receipts",
+)
+FOUNDATION = Schema("foundation", _SQL, dict.fromkeys(_OWNED, "agent"))
+
+
+def checked(schemas: Iterable[Schema]) -> tuple[Schema, ...]:
+    """Schemas of batteries, each once. Two of one name are refused, and so are tables of others."""
+    known: dict[str, Schema] = {FOUNDATION.name: FOUNDATION}
+    for schema in schemas:
+        if known.setdefault(schema.name, schema) is not schema:
+            raise ValueError(f"two schemas are called {schema.name!r}; rename one of the batteries")
+        for table in schema.owned:
+            if table != schema.name and not table.startswith(f"{schema.name}_"):
+                raise ValueError(
+                    f"a table of {schema.name!r} must be called {schema.name} or {schema.name}_…, got"
+                    f" {table!r}"
+                )
+    del known[FOUNDATION.name]
+    return tuple(known.values())
+
+
+def postgres_of(script: str) -> str:
+    """The same script for PostgreSQL."""
+
+    def translated(found: re.Match[str]) -> str:
+        word = found[0]
+        if word[0] in "'\"-":
+            return word
+        return _IN_POSTGRES.get(word.upper(), "")
+
+    return _DIFFERENT.sub(translated, script)
 
 
 def split(script: str) -> list[str]:
@@ -56,12 +161,5 @@ def split(script: str) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def pending(all_of_them: list[Migration], version: int, where: str) -> list[Migration]:
-    """The migrations that a store at `version` still needs."""
-    newest = all_of_them[-1].number
-    if version > newest:
-        raise StoreTooNew(
-            f"{where} has schema version {version}; this outlast knows versions up to {newest}."
-            f" It was written by a newer outlast: upgrade this one, or restore a backup made before."
-        )
-    return [migration for migration in all_of_them if migration.number > version]
+def _read(folder: Path) -> dict[str, str]:
+    return {entry.name: entry.read_text("utf-8") for entry in folder.glob("*.sql")}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from outlast.core.errors import StoreURLError
 from outlast.store.base import Store, StoreOptions
+from outlast.store.schema import Schema, checked
 
 if TYPE_CHECKING:
     from outlast.store.sqlite.engine import SqliteOptions
@@ -17,25 +19,32 @@ if TYPE_CHECKING:
 DEFAULT = "sqlite:///.outlast/store.db"
 
 
-async def open_store(url: str | None = None, options: StoreOptions | None = None) -> Store:
-    """Open the store at `url`, creating it or bringing its schema up to date.
+async def open_store(
+    url: str | None = None,
+    options: StoreOptions | None = None,
+    *,
+    schemas: Iterable[Schema] = (),
+) -> Store:
+    """Open the store at `url`, creating it or bringing its tables up to date.
 
     `sqlite:///path` is relative to the working directory, `sqlite:////path` absolute;
     `?synchronous=normal` gives up the fsync of each commit (safe against a killed process, not
     against a power cut), `off` every fsync (for tests). `postgresql://user@host/database` takes
     what libpq takes, and `?schema=name` (default `outlast`). No URL: `./.outlast/store.db`.
+    `schemas` are those of batteries; a `Host` passes the ones that its agents need.
     """
     options = options or StoreOptions()
+    known = checked(schemas)
     url = url or DEFAULT
     scheme = url.partition("://")[0]
     if scheme == "sqlite":
         from outlast.store.sqlite.engine import open_sqlite
 
-        return open_sqlite(_sqlite(url), options)
+        return open_sqlite(_sqlite(url), options, known)
     if scheme in ("postgresql", "postgres"):
         from outlast.store.postgres.engine import open_postgres
 
-        return await open_postgres(url, options)
+        return await open_postgres(url, options, known)
     raise _no_store(url)
 
 

@@ -55,232 +55,144 @@ class FiberRow:
     crashes: int
 
 
-INSERT = Statement(
+INSERT = Statement.same(
     "fibers insert",
-    sqlite="""
+    "agent text, id text, root_id text, name text, managed bigint, status text,"
+    " idempotency_key text, snapshot text, metadata text, created_at bigint, started_at bigint,"
+    " interrupted_at bigint, tries bigint, waits bigint, retry_at bigint, stashes bigint,"
+    " crashes bigint",
+    """
         INSERT INTO fibers
             (agent, id, root_id, name, managed, status, idempotency_key, snapshot, metadata,
              created_at, started_at, interrupted_at, tries, waits, retry_at, stashes, crashes)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        VALUES (:agent, :id, :root_id, :name, :managed, :status, :idempotency_key, :snapshot,
+            :metadata, :created_at, :started_at, :interrupted_at, :tries, :waits, :retry_at,
+            :stashes, :crashes)
         ON CONFLICT DO NOTHING
     """,
-    postgres="""
-        INSERT INTO fibers
-            (agent, id, root_id, name, managed, status, idempotency_key, snapshot, metadata,
-             created_at, started_at, interrupted_at, tries, waits, retry_at, stashes, crashes)
-        SELECT u.agent, u.id, u.root_id, u.name, u.managed, u.status, u.idempotency_key,
-               u.snapshot, u.metadata, u.created_at, u.started_at, u.interrupted_at, u.tries,
-               u.waits, u.retry_at, u.stashes, u.crashes
-        FROM {rows}
-        ON CONFLICT DO NOTHING
-    """,
-    columns=[
-        ("agent", "text"),
-        ("id", "text"),
-        ("root_id", "text"),
-        ("name", "text"),
-        ("managed", "bigint"),
-        ("status", "text"),
-        ("idempotency_key", "text"),
-        ("snapshot", "text"),
-        ("metadata", "text"),
-        ("created_at", "bigint"),
-        ("started_at", "bigint"),
-        ("interrupted_at", "bigint"),
-        ("tries", "bigint"),
-        ("waits", "bigint"),
-        ("retry_at", "bigint"),
-        ("stashes", "bigint"),
-        ("crashes", "bigint"),
-    ],
     key=2,
     expect=True,
 )
 
-STASH = Statement(
+STASH = Statement.same(
     "fibers stash",
-    sqlite="""
-        UPDATE fibers SET snapshot = ?3, stashes = stashes + 1
-        WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
+    "agent text, id text, snapshot text",
+    """
+        UPDATE fibers SET snapshot = :snapshot, stashes = fibers.stashes + 1
+        WHERE fibers.agent = :agent AND fibers.id = :id AND fibers.settled_at IS NULL
     """,
-    postgres="""
-        UPDATE fibers SET snapshot = u.snapshot, stashes = fibers.stashes + 1 FROM {rows}
-        WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.settled_at IS NULL
-    """,
-    columns=[("agent", "text"), ("id", "text"), ("snapshot", "text")],
     key=2,
     expect=True,
 )
 
 # It got somewhere, so that earlier recoveries no longer count against it.
-PROGRESS = Statement(
+PROGRESS = Statement.same(
     "fibers progress",
-    sqlite="""
+    "agent text, id text",
+    """
         UPDATE fibers SET tries = 0, waits = 0, retry_at = NULL, interrupted_at = NULL, crashes = 0
-        WHERE agent = ? AND id = ?
+        WHERE fibers.agent = :agent AND fibers.id = :id
     """,
-    postgres="""
-        UPDATE fibers SET tries = 0, waits = 0, retry_at = NULL, interrupted_at = NULL, crashes = 0
-        FROM {rows}
-        WHERE fibers.agent = u.agent AND fibers.id = u.id
-    """,
-    columns=[("agent", "text"), ("id", "text")],
     key=2,
 )
 
-DELETE = Statement(
+DELETE = Statement.same(
     "fibers delete",
-    sqlite="DELETE FROM fibers WHERE agent = ? AND id = ?",
-    postgres="DELETE FROM fibers USING {rows} WHERE fibers.agent = u.agent AND fibers.id = u.id",
-    columns=[("agent", "text"), ("id", "text")],
+    "agent text, id text",
+    "DELETE FROM fibers WHERE fibers.agent = :agent AND fibers.id = :id",
     key=2,
 )
 
-CLAIM = Statement(
+CLAIM = Statement.same(
     "fibers claim",
-    sqlite="""
-        UPDATE fibers SET status = 'running', started_at = ?3
-        WHERE agent = ?1 AND id = ?2 AND status = 'pending'
+    "agent text, id text, started_at bigint",
+    """
+        UPDATE fibers SET status = 'running', started_at = :started_at
+        WHERE fibers.agent = :agent AND fibers.id = :id AND fibers.status = 'pending'
     """,
-    postgres="""
-        UPDATE fibers SET status = 'running', started_at = u.started_at FROM {rows}
-        WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.status = 'pending'
-    """,
-    columns=[("agent", "text"), ("id", "text"), ("started_at", "bigint")],
     key=2,
     expect=True,
 )
 
+
+def _ending(name: str, state: str) -> Statement:
+    return Statement.same(
+        name,
+        "agent text, id text, status text, error text, settled_at bigint, metadata text,"
+        " snapshot text",
+        f"""
+            UPDATE fibers SET status = :status, error = :error, settled_at = :settled_at,
+                retry_at = NULL, metadata = coalesce(:metadata, fibers.metadata),
+                snapshot = coalesce(:snapshot, fibers.snapshot)
+            WHERE fibers.agent = :agent AND fibers.id = :id AND {state}
+        """,
+        key=2,
+    )
+
+
 # The one way from unfinished to finished. Late comers touch no row.
-SETTLE = Statement(
-    "fibers settle",
-    sqlite="""
-        UPDATE fibers SET status = ?3, error = ?4, settled_at = ?5, retry_at = NULL,
-            metadata = coalesce(?6, metadata), snapshot = coalesce(?7, snapshot)
-        WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
-    """,
-    postgres="""
-        UPDATE fibers SET status = u.status, error = u.error, settled_at = u.settled_at,
-            retry_at = NULL, metadata = coalesce(u.metadata, fibers.metadata),
-            snapshot = coalesce(u.snapshot, fibers.snapshot)
-        FROM {rows}
-        WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.settled_at IS NULL
-    """,
-    columns=[
-        ("agent", "text"),
-        ("id", "text"),
-        ("status", "text"),
-        ("error", "text"),
-        ("settled_at", "bigint"),
-        ("metadata", "text"),
-        ("snapshot", "text"),
-    ],
-    key=2,
-)
+SETTLE = _ending("fibers settle", "fibers.settled_at IS NULL")
 
 # The same for one that was left `interrupted` by its recovery, and is resolved by hand.
-RESOLVE = Statement(
-    "fibers resolve",
-    sqlite=SETTLE.sqlite.replace("settled_at IS NULL", "status = 'interrupted'"),
-    postgres=SETTLE.postgres.replace("fibers.settled_at IS NULL", "fibers.status = 'interrupted'"),
-    columns=SETTLE.columns,
-    key=2,
-)
+RESOLVE = _ending("fibers resolve", "fibers.status = 'interrupted'")
 
 # Written before the hook is called, so that a hook that kills its process is counted too.
-ATTEMPT = Statement(
+ATTEMPT = Statement.same(
     "fibers attempt",
-    sqlite="""
-        UPDATE fibers SET status = ?3, interrupted_at = coalesce(interrupted_at, ?4), tries = ?5,
-            waits = ?6, retry_at = ?7, crashes = ?8
-        WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
+    "agent text, id text, status text, interrupted_at bigint, tries bigint, waits bigint,"
+    " retry_at bigint, crashes bigint",
+    """
+        UPDATE fibers SET status = :status,
+            interrupted_at = coalesce(fibers.interrupted_at, :interrupted_at), tries = :tries,
+            waits = :waits, retry_at = :retry_at, crashes = :crashes
+        WHERE fibers.agent = :agent AND fibers.id = :id AND fibers.settled_at IS NULL
     """,
-    postgres="""
-        UPDATE fibers SET status = u.status,
-            interrupted_at = coalesce(fibers.interrupted_at, u.interrupted_at), tries = u.tries,
-            waits = u.waits, retry_at = u.retry_at, crashes = u.crashes
-        FROM {rows}
-        WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.settled_at IS NULL
-    """,
-    columns=[
-        ("agent", "text"),
-        ("id", "text"),
-        ("status", "text"),
-        ("interrupted_at", "bigint"),
-        ("tries", "bigint"),
-        ("waits", "bigint"),
-        ("retry_at", "bigint"),
-        ("crashes", "bigint"),
-    ],
     key=2,
     expect=True,
 )
 
 # A process that was asked to stop has not crashed.
-SPARE = Statement(
+SPARE = Statement.same(
     "fibers spare",
-    sqlite="""
-        UPDATE fibers SET crashes = crashes - 1
-        WHERE agent = ? AND root_id = ? AND settled_at IS NULL AND crashes > 0
-    """,
-    postgres="""
-        UPDATE fibers SET crashes = fibers.crashes - 1 FROM {rows}
-        WHERE fibers.agent = u.agent AND fibers.root_id = u.root_id
+    "agent text, root_id text",
+    """
+        UPDATE fibers SET crashes = fibers.crashes - 1
+        WHERE fibers.agent = :agent AND fibers.root_id = :root_id
           AND fibers.settled_at IS NULL AND fibers.crashes > 0
     """,
-    columns=[("agent", "text"), ("root_id", "text")],
     key=2,
 )
 
-RETRY = Statement(
+RETRY = Statement.same(
     "fibers retry",
-    sqlite="""
-        UPDATE fibers SET waits = ?3, retry_at = ?4
-        WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
+    "agent text, id text, waits bigint, retry_at bigint",
+    """
+        UPDATE fibers SET waits = :waits, retry_at = :retry_at
+        WHERE fibers.agent = :agent AND fibers.id = :id AND fibers.settled_at IS NULL
     """,
-    postgres="""
-        UPDATE fibers SET waits = u.waits, retry_at = u.retry_at FROM {rows}
-        WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.settled_at IS NULL
-    """,
-    columns=[("agent", "text"), ("id", "text"), ("waits", "bigint"), ("retry_at", "bigint")],
     key=2,
 )
 
-RESUME = Statement(
+RESUME = Statement.same(
     "fibers resume",
-    sqlite="""
-        UPDATE fibers SET status = 'running', started_at = ?3
-        WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
+    "agent text, id text, started_at bigint",
+    """
+        UPDATE fibers SET status = 'running', started_at = :started_at
+        WHERE fibers.agent = :agent AND fibers.id = :id AND fibers.settled_at IS NULL
     """,
-    postgres="""
-        UPDATE fibers SET status = 'running', started_at = u.started_at FROM {rows}
-        WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.settled_at IS NULL
-    """,
-    columns=[("agent", "text"), ("id", "text"), ("started_at", "bigint")],
     key=2,
     expect=True,
 )
 
 # The same, with other work under the same record.
-REPLACE = Statement(
+REPLACE = Statement.same(
     "fibers replace",
-    sqlite="""
-        UPDATE fibers SET status = 'running', name = ?3, snapshot = ?4, started_at = ?5
-        WHERE agent = ?1 AND id = ?2 AND settled_at IS NULL
+    "agent text, id text, name text, snapshot text, started_at bigint",
+    """
+        UPDATE fibers SET status = 'running', name = :name, snapshot = :snapshot,
+            started_at = :started_at
+        WHERE fibers.agent = :agent AND fibers.id = :id AND fibers.settled_at IS NULL
     """,
-    postgres="""
-        UPDATE fibers SET status = 'running', name = u.name, snapshot = u.snapshot,
-            started_at = u.started_at
-        FROM {rows}
-        WHERE fibers.agent = u.agent AND fibers.id = u.id AND fibers.settled_at IS NULL
-    """,
-    columns=[
-        ("agent", "text"),
-        ("id", "text"),
-        ("name", "text"),
-        ("snapshot", "text"),
-        ("started_at", "bigint"),
-    ],
     key=2,
     expect=True,
 )
@@ -324,8 +236,8 @@ def deletion(statuses: Sequence[str], before: bool) -> BulkStatement:
     condition = f"agent = ? AND managed = 1 AND settled_at IS NOT NULL AND status IN ({marks})"
     if before:
         condition += " AND settled_at < ?"
-    query = Query.same(
+    return BulkStatement.same(
+        "fibers delete",
         f"DELETE FROM fibers WHERE (agent, id) IN (SELECT agent, id FROM fibers WHERE {condition}"
-        f" ORDER BY settled_at, id LIMIT ?)"
+        f" ORDER BY settled_at, id LIMIT ?)",
     )
-    return BulkStatement("fibers delete", query.sqlite, query.postgres)

@@ -56,181 +56,119 @@ class ScheduleRow:
 
 
 # What is scheduled from inside other work (`origin` and `key`; else null) is made once, though it has run.
-INSERT = Statement(
+INSERT = Statement.same(
     "schedules insert",
-    sqlite="""
+    "agent text, id text, identity text, kind text, callback text, payload text, cron text,"
+    " timezone text, interval_ms bigint, retry text, created_at bigint, occurrence bigint,"
+    " run_at bigint, origin text, key text",
+    """
         INSERT INTO schedules
             (agent, id, identity, kind, callback, payload, cron, timezone, interval, retry,
              created_at, occurrence, run_at, defers)
-        SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 0
-        WHERE NOT EXISTS (
-            SELECT 1 FROM admissions WHERE agent = ?1 AND origin = ?14 AND key = ?15
-        )
-        ON CONFLICT DO NOTHING
-    """,
-    postgres="""
-        INSERT INTO schedules
-            (agent, id, identity, kind, callback, payload, cron, timezone, interval, retry,
-             created_at, occurrence, run_at, defers)
-        SELECT u.agent, u.id, u.identity, u.kind, u.callback, u.payload, u.cron, u.timezone,
-               u.interval_ms, u.retry, u.created_at, u.occurrence, u.run_at, 0
-        FROM {rows}
+        SELECT :agent, :id, :identity, :kind, :callback, :payload, :cron, :timezone,
+               :interval_ms, :retry, :created_at, :occurrence, :run_at, 0
         WHERE NOT EXISTS (
             SELECT 1 FROM admissions AS noted
-            WHERE noted.agent = u.agent AND noted.origin = u.origin AND noted.key = u.key
+            WHERE noted.agent = :agent AND noted.origin = :origin AND noted.key = :key
         )
         ON CONFLICT DO NOTHING
     """,
-    columns=[
-        ("agent", "text"),
-        ("id", "text"),
-        ("identity", "text"),
-        ("kind", "text"),
-        ("callback", "text"),
-        ("payload", "text"),
-        ("cron", "text"),
-        ("timezone", "text"),
-        ("interval_ms", "bigint"),
-        ("retry", "text"),
-        ("created_at", "bigint"),
-        ("occurrence", "bigint"),
-        ("run_at", "bigint"),
-        ("origin", "text"),
-        ("key", "text"),
-    ],
     key=2,
     expect=True,
 )
 
 # One occurrence is claimed by one execution; a one-shot can then be scheduled anew from inside.
-CLAIM = Statement(
+CLAIM = Statement.same(
     "schedules claim",
-    sqlite="""
-        UPDATE schedules SET claimed_at = ?4, crashes = ?5,
+    "agent text, id text, occurrence bigint, claimed_at bigint, crashes bigint",
+    """
+        UPDATE schedules SET claimed_at = :claimed_at, crashes = :crashes,
             identity = CASE WHEN kind IN ('cron', 'interval') THEN identity END
-        WHERE agent = ?1 AND id = ?2 AND occurrence = ?3
+        WHERE schedules.agent = :agent AND schedules.id = :id
+          AND schedules.occurrence = :occurrence
     """,
-    postgres="""
-        UPDATE schedules SET claimed_at = u.claimed_at, crashes = u.crashes,
-            identity = CASE WHEN kind IN ('cron', 'interval') THEN identity END
-        FROM {rows}
-        WHERE schedules.agent = u.agent AND schedules.id = u.id
-          AND schedules.occurrence = u.occurrence
-    """,
-    columns=[
-        ("agent", "text"),
-        ("id", "text"),
-        ("occurrence", "bigint"),
-        ("claimed_at", "bigint"),
-        ("crashes", "bigint"),
-    ],
     key=2,
     expect=True,
 )
 
 # A process that was asked to stop has not crashed.
-SPARE = Statement(
+SPARE = Statement.same(
     "schedules spare",
-    sqlite="""
-        UPDATE schedules SET crashes = crashes - 1
-        WHERE agent = ? AND id = ? AND claimed_at IS NOT NULL AND crashes > 0
-    """,
-    postgres="""
-        UPDATE schedules SET crashes = schedules.crashes - 1 FROM {rows}
-        WHERE schedules.agent = u.agent AND schedules.id = u.id
+    "agent text, id text",
+    """
+        UPDATE schedules SET crashes = schedules.crashes - 1
+        WHERE schedules.agent = :agent AND schedules.id = :id
           AND schedules.claimed_at IS NOT NULL AND schedules.crashes > 0
     """,
-    columns=[("agent", "text"), ("id", "text")],
     key=2,
 )
 
 # The end of an execution: on to the next occurrence, or the same one put off.
-RELEASE = Statement(
+RELEASE = Statement.same(
     "schedules release",
-    sqlite="""
-        UPDATE schedules SET claimed_at = NULL, occurrence = ?4, run_at = ?5, defers = ?6,
-            crashes = 0
-        WHERE agent = ?1 AND id = ?2 AND occurrence = ?3
+    "agent text, id text, occurrence bigint, next_occurrence bigint, run_at bigint, defers bigint",
+    """
+        UPDATE schedules SET claimed_at = NULL, occurrence = :next_occurrence,
+            run_at = :run_at, defers = :defers, crashes = 0
+        WHERE schedules.agent = :agent AND schedules.id = :id
+          AND schedules.occurrence = :occurrence
     """,
-    postgres="""
-        UPDATE schedules SET claimed_at = NULL, occurrence = u.next_occurrence,
-            run_at = u.run_at, defers = u.defers, crashes = 0
-        FROM {rows}
-        WHERE schedules.agent = u.agent AND schedules.id = u.id
-          AND schedules.occurrence = u.occurrence
-    """,
-    columns=[
-        ("agent", "text"),
-        ("id", "text"),
-        ("occurrence", "bigint"),
-        ("next_occurrence", "bigint"),
-        ("run_at", "bigint"),
-        ("defers", "bigint"),
-    ],
     key=2,
 )
 
 # What waits, to another time: the clock was set.
-MOVE = Statement(
+MOVE = Statement.same(
     "schedules move",
-    sqlite="""
-        UPDATE schedules SET occurrence = ?4, run_at = ?5
-        WHERE agent = ?1 AND id = ?2 AND occurrence = ?3 AND claimed_at IS NULL
+    "agent text, id text, occurrence bigint, next_occurrence bigint, run_at bigint",
+    """
+        UPDATE schedules SET occurrence = :next_occurrence, run_at = :run_at
+        WHERE schedules.agent = :agent AND schedules.id = :id
+          AND schedules.occurrence = :occurrence AND schedules.claimed_at IS NULL
     """,
-    postgres="""
-        UPDATE schedules SET occurrence = u.next_occurrence, run_at = u.run_at
-        FROM {rows}
-        WHERE schedules.agent = u.agent AND schedules.id = u.id
-          AND schedules.occurrence = u.occurrence AND schedules.claimed_at IS NULL
-    """,
-    columns=[
-        ("agent", "text"),
-        ("id", "text"),
-        ("occurrence", "bigint"),
-        ("next_occurrence", "bigint"),
-        ("run_at", "bigint"),
-    ],
     key=2,
     expect=True,
 )
 
-DELETE = Statement(
+DELETE = Statement.same(
     "schedules delete",
-    sqlite="DELETE FROM schedules WHERE agent = ? AND id = ?",
-    postgres="""
-        DELETE FROM schedules USING {rows}
-        WHERE schedules.agent = u.agent AND schedules.id = u.id
+    "agent text, id text",
+    """
+        DELETE FROM schedules
+        WHERE schedules.agent = :agent AND schedules.id = :id
     """,
-    columns=[("agent", "text"), ("id", "text")],
     key=2,
 )
 
-_DISARM = "DELETE FROM alarms WHERE agent = ? AND source = 'schedules'"
-_ARM = """
-    INSERT INTO alarms (agent, source, wake_at)
-    SELECT ?, 'schedules', earliest.run_at FROM (
-        SELECT min(run_at) AS run_at FROM schedules WHERE agent = ? AND claimed_at IS NULL
-    ) AS earliest
-    WHERE earliest.run_at IS NOT NULL
-"""
-DISARM = BulkStatement("alarms clear", _DISARM, Query.same(_DISARM).postgres)
-ARM = BulkStatement("alarms set", _ARM, Query.same(_ARM.replace("?", "CAST(? AS text)")).postgres)
+DISARM = BulkStatement.same(
+    "alarms clear", "DELETE FROM alarms WHERE agent = ? AND source = 'schedules'"
+)
+ARM = BulkStatement.same(
+    "alarms set",
+    """
+        INSERT INTO alarms (agent, source, wake_at)
+        SELECT CAST(?1 AS text), 'schedules', earliest.run_at FROM (
+            SELECT min(run_at) AS run_at FROM schedules WHERE agent = ?1 AND claimed_at IS NULL
+        ) AS earliest
+        WHERE earliest.run_at IS NOT NULL
+    """,
+)
 
 
 def rearm(agent: str) -> list[Operation]:
     """The operations that set the agent's alarm to what its schedules say by then."""
-    return [(DISARM, (agent,)), (ARM, (agent, agent))]
+    return [(DISARM, (agent,)), (ARM, (agent,))]
 
 
-_REMEMBER = Query.same(
-    "INSERT INTO facts (agent, name, value)"
-    " SELECT CAST(? AS text), CAST(? AS text), CAST(? AS text)"
-    " WHERE EXISTS (SELECT 1 FROM schedules WHERE agent = ? AND id = ?)"
-    " ON CONFLICT (agent, name) DO UPDATE SET value = excluded.value"
+REMEMBER = BulkStatement.same(
+    "facts set",
+    """
+        INSERT INTO facts (agent, name, value)
+        SELECT CAST(? AS text), CAST(? AS text), CAST(? AS text)
+        WHERE EXISTS (SELECT 1 FROM schedules WHERE agent = ? AND id = ?)
+        ON CONFLICT (agent, name) DO UPDATE SET value = excluded.value
+    """,
 )
-REMEMBER = BulkStatement("facts set", _REMEMBER.sqlite, _REMEMBER.postgres)
-_FORGET = Query.same("DELETE FROM facts WHERE agent = ? AND name = ?")
-FORGET = BulkStatement("facts clear", _FORGET.sqlite, _FORGET.postgres)
+FORGET = BulkStatement.same("facts clear", "DELETE FROM facts WHERE agent = ? AND name = ?")
 
 
 def fact_of(id: str) -> str:

@@ -8,6 +8,7 @@ and deletes every row of theirs in one commit: a death leaves all of it or none.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from outlast.core.errors import AgentAborted, AgentDestroyed, UnknownAgent
 from outlast.host import events as host_events
 from outlast.host.address import Address, escaped, unescaped
 from outlast.host.life.activation import Activation
-from outlast.store import schema
+from outlast.store.catalogue import owned_tables
 from outlast.store.operations import BulkStatement, Operation, Outcome, Query, Statement
 
 A = TypeVar("A")
@@ -187,7 +188,8 @@ class SubAgents(Part):
         activation, parent = self.activation, address.parent
         reason = AgentDestroyed(f"{address} was destroyed")
         async with activation.neighbours.removing(address, reason, by=activation) as removal:
-            touched = await removal.commit(deletion(address), with_root=parent is None)
+            tables = await owned_tables(activation.store)
+            touched = await removal.commit(deletion(address, tables), with_root=parent is None)
         if parent is not None and not touched[-1]:  # it was not registered any more
             return False
         activation.events.emit(host_events.AgentDestroyed, address.text)
@@ -251,18 +253,26 @@ def _not_made(address: Address) -> AgentDestroyed:
     )
 
 
-def deletion(address: Address) -> list[Operation]:
-    """The operations that delete every row of an agent and of all below it."""
+def deletion(address: Address, tables: Mapping[str, str]) -> list[Operation]:
+    """The operations that delete every row of an agent and of all below it.
+
+    `tables` are those that have rows of agents, with the column that holds the address."""
     text = address.text
-    operations: list[Operation] = []
-    for table in schema.owned_tables():
-        # "/" separates the segments of an address, and "0" is the character after it.
-        sql = f"DELETE FROM {table} WHERE agent = ? OR (agent > ? AND agent < ?)"
-        statement = BulkStatement(f"{table} delete", sql, Query.same(sql).postgres)
-        operations.append((statement, (text, f"{text}/", f"{text}0")))
+    operations: list[Operation] = [
+        (_deletion(table, key), (text, f"{text}/", f"{text}0")) for table, key in tables.items()
+    ]
     if address.parent is not None:
         operations.append((_UNREGISTER, _key(address)))
     return operations
+
+
+def _deletion(table: str, key: str) -> BulkStatement:
+    def sql(collation: str) -> str:
+        at = f'"{key}" COLLATE {collation}'
+        # "/" separates the segments of an address, and "0" is the character after it.
+        return f'DELETE FROM {table} WHERE "{key}" = ? OR ({at} > ? AND {at} < ?)'
+
+    return BulkStatement(f"{table} delete", sql("BINARY"), Query.same(sql('"C"')).postgres)
 
 
 def _key(address: Address) -> tuple[str, str, str]:

@@ -67,157 +67,94 @@ class EntryRow:
     detail: str | None = None
 
 
-ACCEPT = Statement(
+ACCEPT = Statement.same(
     "inbox accept",
-    sqlite="""
+    "agent text, seq bigint, id text, kind text, origin text, policy text, key text,"
+    " messages text, options text, metadata text, target text, cancelled text,"
+    " accepted_at bigint",
+    """
         INSERT INTO inbox
             (agent, seq, id, kind, origin, policy, key, state, messages, options, metadata, target,
              cancelled, attempt, accepted_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?, 'accepted', ?, ?, ?, ?, ?, 0, ?)
+        VALUES (:agent, :seq, :id, :kind, :origin, :policy, :key, 'accepted', :messages,
+            :options, :metadata, :target, :cancelled, 0, :accepted_at)
         ON CONFLICT DO NOTHING
     """,
-    postgres="""
-        INSERT INTO inbox
-            (agent, seq, id, kind, origin, policy, key, state, messages, options, metadata, target,
-             cancelled, attempt, accepted_at)
-        SELECT u.agent, u.seq, u.id, u.kind, u.origin, u.policy, u.key, 'accepted', u.messages,
-               u.options, u.metadata, u.target, u.cancelled, 0, u.accepted_at
-        FROM {rows}
-        ON CONFLICT DO NOTHING
-    """,
-    columns=[
-        ("agent", "text"),
-        ("seq", "bigint"),
-        ("id", "text"),
-        ("kind", "text"),
-        ("origin", "text"),
-        ("policy", "text"),
-        ("key", "text"),
-        ("messages", "text"),
-        ("options", "text"),
-        ("metadata", "text"),
-        ("target", "text"),
-        ("cancelled", "text"),
-        ("accepted_at", "bigint"),
-    ],
     key=2,
     expect=True,
 )
 
 # Applied in the same commit: the messages stand in the transcript from here on.
-CLAIM = Statement(
+CLAIM = Statement.same(
     "inbox claim",
-    sqlite="""
-        UPDATE inbox SET state = 'running', messages = NULL, target = ?3, message_id = ?4,
-            attempt = attempt + 1, started_at = ?5
-        WHERE agent = ?1 AND seq = ?2 AND state = 'accepted'
+    "agent text, seq bigint, target text, message_id text, started_at bigint",
+    """
+        UPDATE inbox SET state = 'running', messages = NULL, target = :target,
+            message_id = :message_id, attempt = inbox.attempt + 1, started_at = :started_at
+        WHERE inbox.agent = :agent AND inbox.seq = :seq AND inbox.state = 'accepted'
     """,
-    postgres="""
-        UPDATE inbox SET state = 'running', messages = NULL, target = u.target,
-            message_id = u.message_id, attempt = inbox.attempt + 1, started_at = u.started_at
-        FROM {rows}
-        WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.state = 'accepted'
-    """,
-    columns=[
-        ("agent", "text"),
-        ("seq", "bigint"),
-        ("target", "text"),
-        ("message_id", "text"),
-        ("started_at", "bigint"),
-    ],
     key=2,
     expect=True,
 )
 
 # Nothing was said: the next process claims it anew. What an answer goes on with is its target again.
-PUT_BACK = Statement(
+PUT_BACK = Statement.same(
     "inbox put back",
-    sqlite="""
-        UPDATE inbox SET state = 'accepted', message_id = NULL, started_at = NULL,
-            target = CASE kind WHEN 'continue' THEN message_id ELSE target END
-        WHERE agent = ?1 AND seq = ?2 AND state = 'running'
-    """,
-    postgres="""
+    "agent text, seq bigint",
+    """
         UPDATE inbox SET state = 'accepted', message_id = NULL, started_at = NULL,
             target = CASE inbox.kind WHEN 'continue' THEN inbox.message_id ELSE inbox.target END
-        FROM {rows}
-        WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.state = 'running'
+        WHERE inbox.agent = :agent AND inbox.seq = :seq AND inbox.state = 'running'
     """,
-    columns=[("agent", "text"), ("seq", "bigint")],
     key=2,
     expect=True,
 )
 
 # What was said is a message of its own, and another one goes on under it.
-MOVE_ON = Statement(
+MOVE_ON = Statement.same(
     "inbox move on",
-    sqlite="""
-        UPDATE inbox SET target = ?3, message_id = ?4
-        WHERE agent = ?1 AND seq = ?2 AND state = 'running'
+    "agent text, seq bigint, target text, message_id text",
+    """
+        UPDATE inbox SET target = :target, message_id = :message_id
+        WHERE inbox.agent = :agent AND inbox.seq = :seq AND inbox.state = 'running'
     """,
-    postgres="""
-        UPDATE inbox SET target = u.target, message_id = u.message_id FROM {rows}
-        WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.state = 'running'
-    """,
-    columns=[("agent", "text"), ("seq", "bigint"), ("target", "text"), ("message_id", "text")],
     key=2,
     expect=True,
 )
 
-RESUME = Statement(
+RESUME = Statement.same(
     "inbox resume",
-    sqlite="""
-        UPDATE inbox SET attempt = attempt + 1
-        WHERE agent = ?1 AND seq = ?2 AND state = 'running'
+    "agent text, seq bigint",
+    """
+        UPDATE inbox SET attempt = inbox.attempt + 1
+        WHERE inbox.agent = :agent AND inbox.seq = :seq AND inbox.state = 'running'
     """,
-    postgres="""
-        UPDATE inbox SET attempt = inbox.attempt + 1 FROM {rows}
-        WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.state = 'running'
-    """,
-    columns=[("agent", "text"), ("seq", "bigint")],
     key=2,
     expect=True,
 )
 
-CANCEL = Statement(
+CANCEL = Statement.same(
     "inbox cancel",
-    sqlite="""
-        UPDATE inbox SET cancelled = ?3
-        WHERE agent = ?1 AND seq = ?2 AND ended_at IS NULL AND cancelled IS NULL
-    """,
-    postgres="""
-        UPDATE inbox SET cancelled = u.cancelled FROM {rows}
-        WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.ended_at IS NULL
+    "agent text, seq bigint, cancelled text",
+    """
+        UPDATE inbox SET cancelled = :cancelled
+        WHERE inbox.agent = :agent AND inbox.seq = :seq AND inbox.ended_at IS NULL
           AND inbox.cancelled IS NULL
     """,
-    columns=[("agent", "text"), ("seq", "bigint"), ("cancelled", "text")],
     key=2,
 )
 
 # The one way from open to ended; whoever comes second is refused, with all that it wanted to write.
-END = Statement(
+END = Statement.same(
     "inbox end",
-    sqlite="""
-        UPDATE inbox SET state = 'ended', outcome = ?3, error = ?4, message_id = ?5, messages = NULL,
-            ended_at = ?6, detail = ?7
-        WHERE agent = ?1 AND seq = ?2 AND ended_at IS NULL
+    "agent text, seq bigint, outcome text, error text, message_id text, ended_at bigint,"
+    " detail text",
+    """
+        UPDATE inbox SET state = 'ended', outcome = :outcome, error = :error,
+            message_id = :message_id, messages = NULL, ended_at = :ended_at,
+            detail = :detail
+        WHERE inbox.agent = :agent AND inbox.seq = :seq AND inbox.ended_at IS NULL
     """,
-    postgres="""
-        UPDATE inbox SET state = 'ended', outcome = u.outcome, error = u.error,
-            message_id = u.message_id, messages = NULL, ended_at = u.ended_at,
-            detail = u.detail
-        FROM {rows}
-        WHERE inbox.agent = u.agent AND inbox.seq = u.seq AND inbox.ended_at IS NULL
-    """,
-    columns=[
-        ("agent", "text"),
-        ("seq", "bigint"),
-        ("outcome", "text"),
-        ("error", "text"),
-        ("message_id", "text"),
-        ("ended_at", "bigint"),
-        ("detail", "text"),
-    ],
     key=2,
     expect=True,
 )
@@ -226,10 +163,9 @@ NEXT_TO_EXPIRE = Query.same(
     "SELECT min(ended_at) FROM inbox WHERE agent = ? AND ended_at > ?", bulk=True
 )
 # Submissions stay until they are deleted.
-FORGET = BulkStatement(
+FORGET = BulkStatement.same(
     "inbox forget",
-    sqlite="DELETE FROM inbox WHERE agent = ? AND ended_at <= ? AND origin <> 'submission'",
-    postgres="DELETE FROM inbox WHERE agent = $1 AND ended_at <= $2 AND origin <> 'submission'",
+    "DELETE FROM inbox WHERE agent = ? AND ended_at <= ? AND origin <> 'submission'",
 )
 
 # A damaged file may hold a text where a number belongs, on SQLite: those come last.
@@ -279,8 +215,8 @@ def deletion(outcomes: int, before: bool) -> BulkStatement:
     )
     if before:
         condition += " AND ended_at < ?"
-    query = Query.same(
+    return BulkStatement.same(
+        "inbox delete",
         f"DELETE FROM inbox WHERE (agent, seq) IN (SELECT agent, seq FROM inbox WHERE {condition}"
-        f" ORDER BY ended_at, seq LIMIT ?)"
+        f" ORDER BY ended_at, seq LIMIT ?)",
     )
-    return BulkStatement("inbox delete", query.sqlite, query.postgres)

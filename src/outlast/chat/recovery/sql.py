@@ -14,36 +14,25 @@ from outlast.chat.recovery.decision import Decision
 from outlast.core import json
 from outlast.store.operations import BulkStatement, Operation, Query, Statement
 
-_RECORD = Statement(
+_RECORD = Statement.same(
     "decisions record",
-    sqlite="""
-        INSERT INTO decisions (agent, turn, attempt, body, at) VALUES (?, ?, ?, ?, ?)
-        ON CONFLICT DO NOTHING
-    """,
-    postgres="""
+    "agent text, turn text, attempt bigint, body text, at bigint",
+    """
         INSERT INTO decisions (agent, turn, attempt, body, at)
-        SELECT u.agent, u.turn, u.attempt, u.body, u.at FROM {rows}
+        VALUES (:agent, :turn, :attempt, :body, :at)
         ON CONFLICT DO NOTHING
     """,
-    columns=[
-        ("agent", "text"),
-        ("turn", "text"),
-        ("attempt", "bigint"),
-        ("body", "text"),
-        ("at", "bigint"),
-    ],
     key=3,
 )
 
 # Rides in the commit of the first chunk that the resumed turn adds.
-_CONTINUED = Statement(
+_CONTINUED = Statement.same(
     "decisions continued",
-    sqlite="UPDATE decisions SET body = ?4 WHERE agent = ?1 AND turn = ?2 AND attempt = ?3",
-    postgres="""
-        UPDATE decisions SET body = u.body FROM {rows}
-        WHERE decisions.agent = u.agent AND decisions.turn = u.turn AND decisions.attempt = u.attempt
+    "agent text, turn text, attempt bigint, body text",
+    """
+        UPDATE decisions SET body = :body
+        WHERE decisions.agent = :agent AND decisions.turn = :turn AND decisions.attempt = :attempt
     """,
-    columns=[("agent", "text"), ("turn", "text"), ("attempt", "bigint"), ("body", "text")],
     key=3,
 )
 
@@ -52,15 +41,11 @@ OF_TURN = Query.same(
 )
 
 # Of entries that are gone.
-EXPIRE = BulkStatement(
+EXPIRE = BulkStatement.same(
     "decisions expire",
-    sqlite="""
+    """
         DELETE FROM decisions WHERE agent = ?1 AND turn NOT IN
             (SELECT id FROM inbox WHERE agent = ?1)
-    """,
-    postgres="""
-        DELETE FROM decisions WHERE agent = $1 AND turn NOT IN
-            (SELECT id FROM inbox WHERE agent = $1)
     """,
 )
 

@@ -8,21 +8,13 @@ from __future__ import annotations
 
 from outlast.store.operations import BulkStatement, Query, Statement
 
-APPEND = Statement(
+APPEND = Statement.same(
     "streams append",
-    sqlite="INSERT INTO streams (agent, turn, seq, count, attempt, body) VALUES (?, ?, ?, ?, ?, ?)",
-    postgres="""
+    "agent text, turn text, seq bigint, count bigint, attempt bigint, body text",
+    """
         INSERT INTO streams (agent, turn, seq, count, attempt, body)
-        SELECT u.agent, u.turn, u.seq, u.count, u.attempt, u.body FROM {rows}
+        VALUES (:agent, :turn, :seq, :count, :attempt, :body)
     """,
-    columns=[
-        ("agent", "text"),
-        ("turn", "text"),
-        ("seq", "bigint"),
-        ("count", "bigint"),
-        ("attempt", "bigint"),
-        ("body", "text"),
-    ],
     key=3,
     expect=True,
 )
@@ -32,24 +24,12 @@ OF_TURN = Query.same(
 )
 
 # Of turns that ended before a time, or whose entry is gone. An open one keeps its chunks, however old.
-EXPIRE = BulkStatement(
+EXPIRE = BulkStatement.same(
     "streams expire",
-    sqlite="""
+    """
         DELETE FROM streams WHERE agent = ?1 AND turn NOT IN
             (SELECT id FROM inbox WHERE agent = ?1 AND (ended_at IS NULL OR ended_at > ?2))
     """,
-    postgres="""
-        DELETE FROM streams WHERE agent = $1 AND turn NOT IN
-            (SELECT id FROM inbox WHERE agent = $1 AND (ended_at IS NULL OR ended_at > $2))
-    """,
 )
-FORGET = BulkStatement(
-    "streams forget",
-    sqlite="DELETE FROM streams WHERE agent = ? AND turn = ?",
-    postgres="DELETE FROM streams WHERE agent = $1 AND turn = $2",
-)
-CLEAR = BulkStatement(
-    "streams clear",
-    sqlite="DELETE FROM streams WHERE agent = ?",
-    postgres="DELETE FROM streams WHERE agent = $1",
-)
+FORGET = BulkStatement.same("streams forget", "DELETE FROM streams WHERE agent = ? AND turn = ?")
+CLEAR = BulkStatement.same("streams clear", "DELETE FROM streams WHERE agent = ?")

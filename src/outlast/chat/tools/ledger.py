@@ -30,59 +30,31 @@ KEEP_KEYS = 30 * 24 * 3600 * 1000  # milliseconds after the end
 
 _COLUMNS = "turn, id, name, effect, key, input, state, output"
 
-_BEGIN = Statement(
+_BEGIN = Statement.same(
     "calls begin",
-    sqlite="""
+    "agent text, turn text, id text, name text, effect text, key text, input text,"
+    " started_at bigint",
+    """
         INSERT INTO calls (agent, turn, id, name, effect, key, input, state, started_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?, 'begun', ?)
+        VALUES (:agent, :turn, :id, :name, :effect, :key, :input, 'begun', :started_at)
         ON CONFLICT (agent, turn, id) DO UPDATE SET state = 'begun', input = excluded.input,
             key = excluded.key, started_at = excluded.started_at, output = NULL, ended_at = NULL
     """,
-    postgres="""
-        INSERT INTO calls (agent, turn, id, name, effect, key, input, state, started_at)
-        SELECT u.agent, u.turn, u.id, u.name, u.effect, u.key, u.input, 'begun', u.started_at
-        FROM {rows}
-        ON CONFLICT (agent, turn, id) DO UPDATE SET state = 'begun', input = excluded.input,
-            key = excluded.key, started_at = excluded.started_at, output = NULL, ended_at = NULL
-    """,
-    columns=[
-        ("agent", "text"),
-        ("turn", "text"),
-        ("id", "text"),
-        ("name", "text"),
-        ("effect", "text"),
-        ("key", "text"),
-        ("input", "text"),
-        ("started_at", "bigint"),
-    ],
     key=3,
 )
 
-_END = Statement(
+_END = Statement.same(
     "calls end",
-    sqlite="""
-        UPDATE calls SET state = ?4, output = ?5, ended_at = ?6
-        WHERE agent = ?1 AND turn = ?2 AND id = ?3
+    "agent text, turn text, id text, state text, output text, ended_at bigint",
+    """
+        UPDATE calls SET state = :state, output = :output, ended_at = :ended_at
+        WHERE calls.agent = :agent AND calls.turn = :turn AND calls.id = :id
     """,
-    postgres="""
-        UPDATE calls SET state = u.state, output = u.output, ended_at = u.ended_at FROM {rows}
-        WHERE calls.agent = u.agent AND calls.turn = u.turn AND calls.id = u.id
-    """,
-    columns=[
-        ("agent", "text"),
-        ("turn", "text"),
-        ("id", "text"),
-        ("state", "text"),
-        ("output", "text"),
-        ("ended_at", "bigint"),
-    ],
     key=3,
 )
 
-_RELEASE = BulkStatement(
-    "calls release",
-    sqlite="UPDATE calls SET key = NULL WHERE agent = ? AND key = ?",
-    postgres="UPDATE calls SET key = NULL WHERE agent = $1 AND key = $2",
+_RELEASE = BulkStatement.same(
+    "calls release", "UPDATE calls SET key = NULL WHERE agent = ? AND key = ?"
 )
 
 _OF_TURN = Query.same(f"SELECT {_COLUMNS} FROM calls WHERE agent = ? AND turn = ?")
@@ -91,17 +63,12 @@ _BY_KEY = Query.same(
 )
 
 # Of turns that ended before a time, as with the streams; with a key, after thirty days.
-EXPIRE = BulkStatement(
+EXPIRE = BulkStatement.same(
     "calls expire",
-    sqlite="""
+    """
         DELETE FROM calls WHERE agent = ?1 AND turn NOT IN
             (SELECT id FROM inbox WHERE agent = ?1 AND (ended_at IS NULL OR ended_at > ?2))
             AND (key IS NULL OR coalesce(ended_at, started_at) <= ?3)
-    """,
-    postgres="""
-        DELETE FROM calls WHERE agent = $1 AND turn NOT IN
-            (SELECT id FROM inbox WHERE agent = $1 AND (ended_at IS NULL OR ended_at > $2))
-            AND (key IS NULL OR coalesce(ended_at, started_at) <= $3)
     """,
 )
 

@@ -6,79 +6,55 @@
 
 from __future__ import annotations
 
-from outlast.store.operations import BulkStatement, ColumnType, Query, Statement
+from outlast.store.operations import BulkStatement, Query, Statement
 
-_COLUMNS: list[tuple[str, ColumnType]] = [
-    ("agent", "text"),
-    ("id", "text"),
-    ("parent", "text"),
-    ("number", "bigint"),
-    ("role", "text"),
-    ("status", "text"),
-    ("turn", "text"),
-    ("size", "bigint"),
-    ("body", "text"),
-    ("created_at", "bigint"),
-]
+_COLUMNS = (
+    "agent text, id text, parent text, number bigint, role text, status text, turn text, size bigint,"
+    " body text, created_at bigint"
+)
+_INSERT = """
+    INSERT INTO messages (agent, id, parent, number, role, status, turn, size, body, created_at)
+    VALUES (:agent, :id, :parent, :number, :role, :status, :turn, :size, :body, :created_at)
+"""
 
-PUT = Statement(
+PUT = Statement.same(
     "messages put",
-    sqlite="""
-        INSERT INTO messages (agent, id, parent, number, role, status, turn, size, body, created_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    _COLUMNS,
+    f"""
+        {_INSERT}
         ON CONFLICT (agent, id) DO UPDATE SET status = excluded.status, turn = excluded.turn,
             size = excluded.size, body = excluded.body
     """,
-    postgres="""
-        INSERT INTO messages (agent, id, parent, number, role, status, turn, size, body, created_at)
-        SELECT u.agent, u.id, u.parent, u.number, u.role, u.status, u.turn, u.size, u.body,
-               u.created_at
-        FROM {rows}
-        ON CONFLICT (agent, id) DO UPDATE SET status = excluded.status, turn = excluded.turn,
-            size = excluded.size, body = excluded.body
-    """,
-    columns=_COLUMNS,
     key=2,
 )
 
 # The same for one that must not be stored yet.
-CREATE = Statement(
-    "messages create",
-    sqlite=PUT.sqlite.partition("ON CONFLICT")[0] + "ON CONFLICT DO NOTHING",
-    postgres=PUT.postgres.partition("ON CONFLICT")[0] + "ON CONFLICT DO NOTHING",
-    columns=_COLUMNS,
-    key=2,
-    expect=True,
+CREATE = Statement.same(
+    "messages create", _COLUMNS, f"{_INSERT} ON CONFLICT DO NOTHING", key=2, expect=True
 )
 
-MOVE = Statement(
+MOVE = Statement.same(
     "messages move",
-    sqlite="UPDATE messages SET parent = ?3 WHERE agent = ?1 AND id = ?2",
-    postgres="""
-        UPDATE messages SET parent = u.parent FROM {rows}
-        WHERE messages.agent = u.agent AND messages.id = u.id
+    "agent text, id text, parent text",
+    """
+        UPDATE messages SET parent = :parent
+        WHERE messages.agent = :agent AND messages.id = :id
     """,
-    columns=[("agent", "text"), ("id", "text"), ("parent", "text")],
     key=2,
 )
 
-REPLACE = Statement(
+REPLACE = Statement.same(
     "messages replace",
-    sqlite="UPDATE messages SET size = ?3, body = ?4 WHERE agent = ?1 AND id = ?2",
-    postgres="""
-        UPDATE messages SET size = u.size, body = u.body FROM {rows}
-        WHERE messages.agent = u.agent AND messages.id = u.id
+    "agent text, id text, size bigint, body text",
+    """
+        UPDATE messages SET size = :size, body = :body
+        WHERE messages.agent = :agent AND messages.id = :id
     """,
-    columns=[("agent", "text"), ("id", "text"), ("size", "bigint"), ("body", "text")],
     key=2,
     expect=True,
 )
 
-CLEAR = BulkStatement(
-    "messages clear",
-    sqlite="DELETE FROM messages WHERE agent = ?",
-    postgres="DELETE FROM messages WHERE agent = $1",
-)
+CLEAR = BulkStatement.same("messages clear", "DELETE FROM messages WHERE agent = ?")
 
 # A damaged file may hold a text where a number belongs, on SQLite.
 LAST_NUMBER = Query(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from outlast.cli.suggest import match, suggestion
 from outlast.host.address import Address, escaped
 from outlast.inspect import rows, views
-from outlast.inspect.reading import Reader
 from outlast.inspect.values import NotFound
+from outlast.store.catalogue import Reader
 
 MOST_NAMES = 5000  # that are looked through for a suggestion
 

@@ -10,7 +10,7 @@ from outlast.cli.stores.find import find_agent, maybe_agent
 from outlast.core import json as encoding
 from outlast.inspect import views
 from outlast.inspect.hosted import is_hosted
-from outlast.inspect.reading import Reader, reading
+from outlast.inspect.reading import reading
 from outlast.inspect.timeline import Moment
 from outlast.inspect.values import (
     AgentView,
@@ -22,6 +22,7 @@ from outlast.inspect.values import (
     TurnView,
 )
 from outlast.inspect.words import duration, value
+from outlast.store.catalogue import Reader
 
 MARKS = {
     "accepted": ("●", ""),

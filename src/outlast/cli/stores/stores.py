@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,9 @@ from outlast.core.errors import StoreUnavailable
 from outlast.inspect import views
 from outlast.inspect.hosted import is_hosted
 from outlast.inspect.reading import reading
-from outlast.store.operations import Query
+from outlast.store.catalogue import columns_of
 from outlast.store.sqlite.files import create_private, make_folder, sync_folder
 from outlast.store.url import DEFAULT, file_of, without_password
-
-_HOSTS = Query(  # those on other machines, too
-    "SELECT 1 WHERE 0",
-    "SELECT 1 FROM pg_stat_activity WHERE application_name ~ '^outlast [0-9]+@'"
-    " AND datname = current_database() LIMIT 1",
-)
 
 
 async def size(url: str | None, json: bool) -> None:
@@ -50,12 +45,12 @@ def _files(path: Path) -> dict[str, int]:
 
 async def vacuum(url: str | None, json: bool) -> None:
     url = url or DEFAULT
-    async with reading(url):
-        pass  # it is there
+    async with reading(url) as reader:  # it is there
+        tables = await columns_of(reader)
     path = file_of(url)
     before = 0 if path is None else sum(_files(path).values())
     if path is None:
-        await _vacuum_postgres(url)
+        await _vacuum_postgres(url, tables)
     else:
         from outlast.store.url import open_store
 
@@ -77,19 +72,23 @@ async def vacuum(url: str | None, json: bool) -> None:
         )
 
 
-async def _vacuum_postgres(url: str) -> None:
-    from outlast.store.copying import tables
-    from outlast.store.postgres.engine import parse
+async def _vacuum_postgres(url: str, tables: Iterable[str]) -> None:
+    from outlast.store.copying import connected
 
-    dsn, name = parse(url)
-    import asyncpg  # by now it is known to be there
-
-    connection = await asyncpg.connect(dsn, timeout=10, server_settings={"search_path": name})
-    try:
-        for table in tables():
+    async with connected(url) as (connection, _):
+        for table in tables:
             await connection.execute(f"VACUUM (ANALYZE) {table}")
-    finally:
-        await connection.close()
+
+
+async def _is_written(url: str) -> bool:
+    """Whether a host has a PostgreSQL schema, be it on another machine."""
+    if file_of(url) is not None:
+        return False
+    from outlast.store.copying import connected
+    from outlast.store.postgres.lock import is_held
+
+    async with connected(url) as (connection, name):
+        return await is_held(connection, name)
 
 
 async def backup(url: str | None, target: str, *, force: bool, json: bool) -> None:
@@ -152,13 +151,14 @@ def _back_up(path: Path, target: Path, *, force: bool) -> dict[str, Any]:
 async def copy(source: str, target: str, *, live: bool, json: bool) -> None:
     from outlast.store.copying import copy_store, counted
 
-    async with reading(source) as reader:
-        if not live and (await is_hosted(source) or await reader.fetch(_HOSTS)):
-            fail(
-                "a host has the source open: what it writes from now on would not be in the copy, and"
-                " turns would be answered twice if both go on. Stop it first; --live copies what there"
-                " is now."
-            )
+    async with reading(source):
+        pass  # it is there
+    if not live and (await is_hosted(source) or await _is_written(source)):
+        fail(
+            "a host has the source open: what it writes from now on would not be in the copy, and"
+            " turns would be answered twice if both go on. Stop it first; --live copies what there"
+            " is now."
+        )
     if file_of(source) is not None and file_of(source) == file_of(target):
         fail("source and target are the same store")
     expected = sum((await counted(source)).values())

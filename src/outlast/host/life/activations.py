@@ -34,8 +34,9 @@ from outlast.host.life.activation import Activation
 from outlast.host.life.family import Family, FamilyRemoval
 from outlast.host.notices import Audience, Lost
 from outlast.host.wakeups.boot_order import BootOrder
-from outlast.store import fencing, schema
+from outlast.store import fencing
 from outlast.store.base import Row, Store
+from outlast.store.catalogue import owned_tables
 from outlast.store.operations import Fence, Query, Read
 
 logger = logging.getLogger("outlast.host")
@@ -270,8 +271,8 @@ class Activations:
         fence, address = activation.fence, activation.address
         if fence is None or fence.held or fence.known is not None:
             return
-        for table in schema.owned_tables():
-            query = Query.same(f"SELECT 1 FROM {table} WHERE agent = ? LIMIT 1")
+        for table, key in (await owned_tables(self._store)).items():
+            query = Query.same(f'SELECT 1 FROM {table} WHERE "{key}" = ? LIMIT 1')
             if await self._store.fetch(query, address.text):
                 return
         raise AgentDestroyed(f"{address} was destroyed")

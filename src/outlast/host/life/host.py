@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,6 +36,7 @@ from outlast.host.wakeups.sleepers import ClockWatch, Sleepers
 from outlast.store import fencing
 from outlast.store.base import Store, StoreOptions
 from outlast.store.operations import Fence
+from outlast.store.schema import Schema
 from outlast.store.url import open_store
 
 if TYPE_CHECKING:
@@ -144,9 +145,7 @@ class Host:
         json.prepare()
         self._loop = asyncio.get_running_loop()
         try:
-            source = self._store_url
-            options = StoreOptions(server=self.server)
-            self.store = source if isinstance(source, Store) else await open_store(source, options)
+            self.store = await self._opened(self._store_url)
         except BaseException:
             self._state = "stopped"
             raise
@@ -191,6 +190,14 @@ class Host:
 
             self._operators = await operators(self)
         self._boot_task = self._in_background(self._boot(), "outlast-boot")
+
+    async def _opened(self, source: str | Store | None) -> Store:
+        """The store, with the tables that its agents need."""
+        schemas = _schemas_of(self._classes.values())
+        if isinstance(source, Store):
+            await source.add_schemas(schemas)
+            return source
+        return await open_store(source, StoreOptions(server=self.server), schemas=schemas)
 
     async def stop(self, timeout: float | timedelta | None = None) -> None:
         """Let running work finish for `timeout` (`shutdown_timeout`), leave the rest for the next host."""
@@ -489,6 +496,12 @@ def _by_name(agents: Sequence[type[Any]]) -> dict[str, type[Hosted]]:
                 f" address under which its agents are stored"
             )
     return classes
+
+
+def _schemas_of(classes: Iterable[type[Hosted]]) -> list[Schema]:
+    """The tables that these classes need besides those of the foundation."""
+    found = [schema for each in classes for schema in getattr(each, "_schemas", ())]
+    return list(dict.fromkeys(found))
 
 
 def _pause_after(failures: int) -> float:

@@ -28,45 +28,33 @@ MAKE_WAY_AFTER = 30.0  # seconds
 FIRST_RETRY = 1_000  # milliseconds
 LAST_RETRY = 300_000
 
-_SET = Statement(
+_SET = Statement.same(
     "alarms set",
-    sqlite="""
-        INSERT INTO alarms (agent, source, wake_at) VALUES (?, ?, ?)
-        ON CONFLICT (agent, source) DO UPDATE SET wake_at = excluded.wake_at
-    """,
-    postgres="""
+    "agent text, source text, wake_at bigint",
+    """
         INSERT INTO alarms (agent, source, wake_at)
-        SELECT u.agent, u.source, u.wake_at FROM {rows}
+        VALUES (:agent, :source, :wake_at)
         ON CONFLICT (agent, source) DO UPDATE SET wake_at = excluded.wake_at
     """,
-    columns=[("agent", "text"), ("source", "text"), ("wake_at", "bigint")],
     key=2,
 )
 
-_SET_BY = Statement(
+_SET_BY = Statement.same(
     "alarms set by",
-    sqlite="""
-        INSERT INTO alarms (agent, source, wake_at) VALUES (?, ?, ?)
-        ON CONFLICT (agent, source) DO UPDATE SET wake_at = excluded.wake_at
-        WHERE excluded.wake_at < alarms.wake_at
-    """,
-    postgres="""
+    "agent text, source text, wake_at bigint",
+    """
         INSERT INTO alarms (agent, source, wake_at)
-        SELECT u.agent, u.source, u.wake_at FROM {rows}
+        VALUES (:agent, :source, :wake_at)
         ON CONFLICT (agent, source) DO UPDATE SET wake_at = excluded.wake_at
         WHERE excluded.wake_at < alarms.wake_at
     """,
-    columns=[("agent", "text"), ("source", "text"), ("wake_at", "bigint")],
     key=2,
 )
 
-_CLEAR = Statement(
+_CLEAR = Statement.same(
     "alarms clear",
-    sqlite="DELETE FROM alarms WHERE agent = ? AND source = ?",
-    postgres="""
-        DELETE FROM alarms USING {rows} WHERE alarms.agent = u.agent AND alarms.source = u.source
-    """,
-    columns=[("agent", "text"), ("source", "text")],
+    "agent text, source text",
+    "DELETE FROM alarms WHERE alarms.agent = :agent AND alarms.source = :source",
     key=2,
 )
 

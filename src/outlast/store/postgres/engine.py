@@ -14,8 +14,8 @@ import logging
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -60,8 +60,9 @@ from outlast.store.postgres.errors import (
     told,
 )
 from outlast.store.postgres.lock import SchemaLock
+from outlast.store.postgres.migrate import bring_up_to_date
 from outlast.store.postgres.statements import all_sql, combined_sql, rows_sql
-from outlast.store.url import without_password
+from outlast.store.schema import Schema
 
 logger = logging.getLogger("outlast.store")
 
@@ -75,12 +76,14 @@ TRY_READ_FOR = 10.0  # seconds of these that one connection has to answer
 LOCK_FENCES = "SELECT root, epoch, owner, commit_no FROM agents WHERE root = ANY($1) FOR UPDATE"
 
 
-async def open_postgres(url: str, options: StoreOptions) -> PostgresStore:
-    """Connect, bring the schema up to date, and open the store."""
+async def open_postgres(
+    url: str, options: StoreOptions, schemas: Sequence[Schema] = ()
+) -> PostgresStore:
+    """Connect, bring the tables up to date, and open the store."""
     dsn, schema_name = parse(url)
     store = PostgresStore(dsn, schema_name, options)
     try:
-        await store._open()
+        await store._open(schemas)
     except BaseException:
         store.abandon()
         raise
@@ -130,10 +133,10 @@ class PostgresStore(Store):
 
     # --- opening ---------------------------------------------------------------------------------
 
-    async def _open(self) -> None:
-        try:
+    async def _open(self, schemas: Sequence[Schema]) -> None:
+        with self._explaining():
             self._writer = await self._session(is_first=True)
-            await postgres_session.migrate(self._writer, self._schema)
+            await bring_up_to_date(self._writer, self._schema, schemas)
             self._readers = await asyncpg.create_pool(
                 self._dsn,
                 min_size=0,  # it logs a traceback for each try to have as many as that
@@ -142,10 +145,22 @@ class PostgresStore(Store):
                 reset=_as_it_is,
                 server_settings=postgres_session.reading(self._schema),
             )
+
+    async def _add_schemas(self, schemas: Sequence[Schema]) -> None:
+        """In a session of its own: the writer's may be in the middle of a commit."""
+        with self._explaining():
+            connection = await postgres_session.connect(self._dsn, self._schema)
+            try:
+                await bring_up_to_date(connection, self._schema, schemas)
+            finally:
+                connection.terminate()
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
         except StoreError:
             raise
-        except ValueError as error:  # asyncpg cannot make sense of the URL
-            raise StoreURLError(f"{without_password(self._dsn)}: {error}") from None
         except (asyncpg.PostgresError, *LOST, TimeoutError) as error:
             raise self._explained(error) from error
 

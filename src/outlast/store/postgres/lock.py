@@ -34,12 +34,24 @@ _OTHERS = """
 """
 
 
+_HELD = """
+    SELECT true FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND classid::bigint = $1 LIMIT 1
+"""
+
+
+async def is_held(connection: Any, schema: str) -> bool:
+    """Whether a server, on whatever machine, may write in a schema now."""
+    return await connection.fetchval(_HELD, _place(schema)) is not None
+
+
 class SchemaLock:
     """The right of one server to write in a schema."""
 
     def __init__(self, schema: str, server: str) -> None:
         self._schema = schema
-        self._place = _number(f"outlast writes {schema}")
+        self._place = _place(schema)
         self._server = _number(server)
 
     async def take(self, connection: Any) -> None:
@@ -75,6 +87,10 @@ class SchemaLock:
         if found and found[2] == socket.gethostname():
             locked.pid = int(found[1])
         return locked
+
+
+def _place(schema: str) -> int:
+    return _number(f"outlast writes {schema}")
 
 
 def _number(text: str) -> int:

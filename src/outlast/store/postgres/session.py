@@ -8,10 +8,8 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from outlast.core.errors import StoreReadOnly, StoreURLError
-from outlast.store import schema as tables
+from outlast.core.errors import StoreURLError
 from outlast.store.postgres.errors import POOLED, asyncpg
-from outlast.store.postgres.lock import TAKE_GATE
 from outlast.store.url import without_password
 
 logger = logging.getLogger("outlast.store")
@@ -26,7 +24,6 @@ _ABOUT = """
     SELECT current_setting('server_encoding'), current_setting('client_encoding'),
            current_setting('synchronous_commit'), current_setting('search_path'), pg_backend_pid()
 """
-HAS_SCHEMA = "SELECT true FROM pg_namespace WHERE nspname = $1"
 _PID = "SELECT pg_backend_pid()"
 
 
@@ -62,13 +59,16 @@ def writing(schema: str) -> dict[str, str]:
 
 async def connect(dsn: str, schema: str) -> Any:
     """A session for writing."""
-    return await asyncpg.connect(
-        dsn,
-        timeout=CONNECT_WITHIN,
-        command_timeout=ANSWER_WITHIN,
-        statement_cache_size=SHAPES,
-        server_settings=writing(schema),
-    )
+    try:
+        return await asyncpg.connect(
+            dsn,
+            timeout=CONNECT_WITHIN,
+            command_timeout=ANSWER_WITHIN,
+            statement_cache_size=SHAPES,
+            server_settings=writing(schema),
+        )
+    except ValueError as error:  # asyncpg cannot make sense of the URL
+        raise StoreURLError(f"{without_password(dsn)}: {error}") from None
 
 
 async def check(connection: Any, dsn: str, schema: str, *, warns: bool) -> None:
@@ -111,22 +111,6 @@ async def check(connection: Any, dsn: str, schema: str, *, warns: bool) -> None:
         await _check_pooler(connection, dsn, schema)
 
 
-async def migrate(connection: Any, name: str) -> None:
-    """Bring the tables of the schema up to date; make it, if it is not there."""
-    async with connection.transaction():
-        await connection.execute(TAKE_GATE)
-        if not await connection.fetchval(HAS_SCHEMA, name):
-            # IF NOT EXISTS would need the right to create it even when it is there.
-            await connection.execute(f"CREATE SCHEMA {name}")
-        await _check_schema(connection, name)
-        await connection.execute(tables.META)
-        version = int(await connection.fetchval(tables.READ_VERSION) or 0)
-        where = f"the PostgreSQL schema {name!r}"
-        for migration in tables.pending(tables.migrations("postgres"), version, where):
-            for statement in migration.statements:
-                await connection.execute(statement)
-
-
 async def read(pool: Any, sql: str, arguments: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Read once. A connection that has not answered is dropped, and not waited for again."""
     connection = await pool.acquire()
@@ -139,16 +123,6 @@ async def read(pool: Any, sql: str, arguments: Sequence[Any]) -> list[tuple[Any,
     finally:
         await pool.release(connection)
     return [tuple(row) for row in rows]
-
-
-async def _check_schema(connection: Any, schema: str) -> None:
-    """See that tables are made where they belong. The schema is there by now."""
-    current = await connection.fetchval("SELECT current_schema()")
-    if current != schema:
-        raise StoreReadOnly(
-            f"PostgreSQL uses {current or 'no schema'} instead of {schema!r}: this user needs USAGE and"
-            f" CREATE on the schema {schema!r}."
-        )
 
 
 async def _check_pooler(one: Any, dsn: str, schema: str) -> None:

@@ -25,16 +25,18 @@ from outlast.core.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from outlast.store import fencing, schema
+from outlast.store import fencing
 from outlast.store.attempt import Attempt
 from outlast.store.base import Row, Store, StoreOptions
 from outlast.store.grouping import take_group
 from outlast.store.operations import Batch, Fence, Query
+from outlast.store.schema import Schema
 from outlast.store.sqlite.errors import explained, trouble_of
 from outlast.store.sqlite.files import Whereabouts, create_private, make_folder, sync_log
 from outlast.store.sqlite.fsync import SlowDisk, sync_data
 from outlast.store.sqlite.group import written
 from outlast.store.sqlite.lock import FileLock
+from outlast.store.sqlite.migrate import bring_up_to_date
 
 logger = logging.getLogger("outlast.store")
 
@@ -55,8 +57,10 @@ class SqliteOptions:
     sync: Callable[[int], None] = sync_data
 
 
-def open_sqlite(settings: SqliteOptions, options: StoreOptions) -> SqliteStore:
-    """Lock the file, bring its schema up to date, and open it."""
+def open_sqlite(
+    settings: SqliteOptions, options: StoreOptions, schemas: Sequence[Schema] = ()
+) -> SqliteStore:
+    """Lock the file, bring its tables up to date, and open it."""
     # Its one real name: for the lock, and for when the process changes its working directory.
     path = Path(os.path.realpath(settings.path))
     settings = replace(settings, path=path)
@@ -69,7 +73,7 @@ def open_sqlite(settings: SqliteOptions, options: StoreOptions) -> SqliteStore:
         create_private(path)
         if settings.synchronous == "full":  # what a killed host left was perhaps never synced
             sync_log(Path(f"{path}-wal"), settings.sync)
-        return SqliteStore(settings, options, lock)
+        return SqliteStore(settings, options, lock, schemas)
     except OSError as error:
         lock.release()
         raise _not_opened(path, error) from None
@@ -92,7 +96,13 @@ class SqliteStore(Store):
 
     engine = "sqlite"
 
-    def __init__(self, settings: SqliteOptions, options: StoreOptions, lock: FileLock) -> None:
+    def __init__(
+        self,
+        settings: SqliteOptions,
+        options: StoreOptions,
+        lock: FileLock,
+        schemas: Sequence[Schema],
+    ) -> None:
         super().__init__(options)
         self.path = settings.path
         self.identity = str(settings.path)
@@ -112,7 +122,7 @@ class SqliteStore(Store):
         self._reader_thread: Executor | None = None
         self._db = self._connect(OPEN_WITHIN)
         try:
-            self._migrate()
+            bring_up_to_date(self._db, schemas, str(self.path))
             self._files = Whereabouts(self.path)
             self._disk = SlowDisk(
                 self._files.log,
@@ -165,22 +175,11 @@ class SqliteStore(Store):
         db.execute(f"PRAGMA synchronous = {level}")
         db.execute(f"PRAGMA wal_autocheckpoint = {0 if in_thread else CHECKPOINT_PAGES}")
 
-    def _migrate(self) -> None:
-        db = self._db
-        db.execute("BEGIN IMMEDIATE")
+    async def _add_schemas(self, schemas: Sequence[Schema]) -> None:
         try:
-            db.execute(schema.META)
-            db.execute("DELETE FROM meta WHERE key = ''")  # no row; a read-only file fails here
-            row = db.execute(schema.READ_VERSION).fetchone()
-            version = int(row[0]) if row else 0
-            for migration in schema.pending(schema.migrations("sqlite"), version, str(self.path)):
-                for statement in migration.statements:
-                    db.execute(statement)
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
+            bring_up_to_date(self._db, schemas, str(self.path))
+        except sqlite3.Error as error:
+            raise explained(self.path, error) from error
 
     # --- writing ---------------------------------------------------------------------------------
 
