@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
+from outlast.agent.battery import Battery, batteries_of
 from outlast.agent.fibers import sql as fiber_rows
 from outlast.agent.fibers.backoff import FiberRecovery
 from outlast.agent.fibers.fiber import FiberHandle
@@ -18,6 +19,7 @@ from outlast.agent.fibers.recovery import FiberRecoveryContext, FiberResolution,
 from outlast.agent.keepalive import Lease, keep_alive_while
 from outlast.agent.notices import Broadcast
 from outlast.agent.part import Part, Parts
+from outlast.agent.receipts import Receipts
 from outlast.agent.schedules import sql as schedule_rows
 from outlast.agent.schedules.schedules import Schedule, Schedules
 from outlast.agent.schedules.timetable import Retry, ScheduleKind
@@ -30,6 +32,7 @@ from outlast.core import json
 from outlast.core.hooks import call_hook
 from outlast.host.life.activation import Activation
 from outlast.store.operations import Query, Read
+from outlast.store.schema import Schema
 
 logger = logging.getLogger("outlast.agent")
 
@@ -84,7 +87,11 @@ class Agent:
         Recovery,
         ManagedFibers,
         Schedules,
+        Receipts,
     )
+    battery: ClassVar[Battery]  # of a mixin that brings one
+    _batteries: ClassVar[tuple[Battery, ...]] = ()
+    _schemas: ClassVar[tuple[Schema, ...]] = ()
     _unfinished_work: ClassVar[tuple[Query, ...]] = (
         fiber_rows.UNFINISHED_AGENTS,
         schedule_rows.CLAIMED_AGENTS,
@@ -100,6 +107,27 @@ class Agent:
 
     def __init__(self) -> None:
         """Override for attributes of your own; the agent's storage and fibers are there already."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        known = {
+            battery.name for base in cls.__bases__ for battery in getattr(base, "_batteries", ())
+        }
+        found = batteries_of(reversed(cls.__mro__), cls.__name__)
+        cls._batteries = found
+        new = [battery for battery in found if battery.name not in known]
+        cls._schemas = tuple(each.schema for each in found if each.schema is not None)
+        more = [query for battery in new for query in battery.unfinished_work]
+        cls._unfinished_work = (*cls._inherited("_unfinished_work"), *more)
+        names = {name for battery in new for name in battery.operators}
+        cls._for_operators = frozenset(cls._inherited("_for_operators")) | names
+
+    @classmethod
+    def _inherited(cls, name: str) -> tuple[Any, ...]:
+        """What the class and its bases say under a name, each once."""
+        own = [vars(cls)[name]] if name in vars(cls) else []
+        values = [*(getattr(base, name, ()) for base in cls.__bases__), *own]
+        return tuple(dict.fromkeys(each for value in values for each in value))
 
     @classmethod
     def _make(cls, activation: Activation) -> Self:
@@ -117,9 +145,9 @@ class Agent:
         self._parts = parts = Parts(self, activation)
         self.storage = Storage(activation.address.text, activation.store, parts.commits)
         for make in self._part_types:
-            part = make(parts)
-            if part is not None:
-                parts.add(part)
+            parts.add(make(parts))
+        for battery in self._batteries:
+            parts.add(battery.part(parts), battery.name)
 
     @property
     def name(self) -> str:
@@ -493,7 +521,8 @@ class Agent:
 
     @classmethod
     def _first_reads(cls, address: str) -> list[Read]:
-        queries = (query for kind in cls._part_types for query in getattr(kind, "first_reads", ()))
+        owners = (*cls._part_types, *cls._batteries)
+        queries = (query for owner in owners for query in getattr(owner, "first_reads", ()))
         return [(query, (address,)) for query in queries]
 
     async def _start(self) -> None:

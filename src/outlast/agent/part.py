@@ -8,12 +8,15 @@ client joins) is a loop over the list. A part that has nothing to say to a momen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from types import MethodType
 from typing import Any, ClassVar, TypeVar, cast
 
 from outlast.agent.commit import Commits
 from outlast.core.hooks import is_overridden
 from outlast.host.life.activation import Activation
 from outlast.store.operations import Query
+
+NAMESPACE = "battery"  # fibers and callbacks of a battery are stored as `battery:<name>:<own name>`
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P", bound="Part")
@@ -29,7 +32,9 @@ class Part:
     """One concern of one agent. Every method does nothing by default."""
 
     first_reads: ClassVar[tuple[Query, ...]] = ()  # of the agent's address, read in one go at start
-    alarms: ClassVar[tuple[str, ...]] = ()  # the sources of its alarms, or `name:` for a namespace
+    alarms: ClassVar[tuple[str, ...]] = ()  # the sources of its alarms; a battery's are `name:…`
+
+    battery: str | None = None  # the name of the battery that it belongs to
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -67,6 +72,11 @@ class Part:
     def leave(self, reason: Exception) -> None:
         """This activation is over; everybody who waits here must be released."""
 
+    @moment
+    async def fiber_recovered(self, fiber: Any) -> Any:
+        """A fiber of this part's battery was interrupted: as `Agent.on_fiber_recovered`."""
+        return None
+
     # --- clients ---------------------------------------------------------------------------------
 
     @moment
@@ -93,12 +103,28 @@ class Parts:
         self.activation = activation
         self.commits = Commits(activation)
         self._by_type: dict[type[Part], Part] = {}
-        self._having: dict[str, tuple[Callable[..., Any], ...]] = {}
+        self._having: dict[str, tuple[MethodType, ...]] = {}
 
-    def add(self, part: Part) -> None:
-        """Add a part behind those that it needs."""
-        self._by_type[type(part)] = part
-        self._having.clear()
+    def add(self, part: Part | None, battery: str | None = None) -> None:
+        """Add a part behind those that it needs; None: this agent does not use it."""
+        if part is not None:
+            part.battery = battery
+            self._by_type[type(part)] = part
+            self._having.clear()
+
+    def owner_of(self, name: str) -> tuple[Part, str] | None:
+        """Return the part that a stored name belongs to, and the name as that part knows it.
+
+        None: it is a name of the agent's own, or of a battery that it does not use.
+        """
+        mark, _, rest = name.partition(":")
+        battery, _, own = rest.partition(":")
+        part = self.of_battery(battery) if mark == NAMESPACE else None
+        return None if part is None else (part, own)
+
+    def of_battery(self, name: str) -> Part | None:
+        """Return the part of a battery, or None if this agent does not use it."""
+        return next((part for part in self if part.battery == name), None)
 
     def __getitem__(self, kind: type[P]) -> P:
         return cast(P, self._by_type[kind])
@@ -110,19 +136,21 @@ class Parts:
     def __iter__(self) -> Iterator[Part]:
         return iter(self._by_type.values())
 
-    def having(self, name: str) -> tuple[Callable[..., Any], ...]:
+    def having(self, name: str) -> tuple[MethodType, ...]:
         """Return the methods of this name of the parts that have one, in order."""
         found = self._having.get(name)
         if found is None:
             methods = (getattr(part, name, None) for part in self)
-            found = tuple(each for each in methods if each is not None and is_overridden(each))
+            found = tuple(
+                each for each in methods if isinstance(each, MethodType) and is_overridden(each)
+            )
             self._having[name] = found
         return found
 
     def woken_by(self, source: str) -> Part:
         """Return the part whose alarm this is."""
-        namespace = source.partition(":")[0] + ":"
+        namespace = source.partition(":")[0]
         for part in self:
-            if source in part.alarms or namespace in part.alarms:
+            if source in part.alarms or part.battery == namespace:
                 return part
         raise LookupError(f"no part of {type(self.agent).__name__} has an alarm {source!r}")

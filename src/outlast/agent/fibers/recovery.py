@@ -376,7 +376,13 @@ class Recovery(Part):
         try:
             with place:
                 context = FiberRecoveryContext(row, self._fibers, place)
-                answer = await call_hook(self.parts.agent.on_fiber_recovered, context)
+                owner = self.parts.owner_of(row.name)
+                hook = (
+                    self.parts.agent.on_fiber_recovered
+                    if owner is None
+                    else owner[0].fiber_recovered
+                )
+                answer = await call_hook(hook, context)
             if place.accepted is not None:
                 await place.accepted
                 return False

@@ -35,7 +35,7 @@ from outlast.agent.events import (
     ScheduleRetried,
     ScheduleStarted,
 )
-from outlast.agent.part import Part, Parts
+from outlast.agent.part import NAMESPACE, Part, Parts
 from outlast.agent.schedules import sql as rows
 from outlast.agent.schedules.occurrences import Following, Past, after_run, brought_nearer, put_off
 from outlast.agent.schedules.sql import ScheduleRow
@@ -226,6 +226,9 @@ class Schedules(Part):
         )
 
     def _callback_name(self, callback: Callable[..., Any] | str) -> str:
+        part = getattr(callback, "__self__", None)
+        if isinstance(part, Part) and part.battery is not None and part.parts is self.parts:
+            return f"{NAMESPACE}:{part.battery}:{getattr(callback, '__name__', '')}"
         name = (
             callback if isinstance(callback, str) else getattr(callback, "__name__", repr(callback))
         )
@@ -444,7 +447,8 @@ class Schedules(Part):
         except (ValueError, TypeError) as error:
             self._report(row, f"its payload cannot be read: {error}", attempts=0)
             return self._next(row)
-        callback = getattr(self.parts.agent, row.callback, None)
+        owner, name = self.parts.owner_of(row.callback) or (self.parts.agent, row.callback)
+        callback = getattr(owner, name, None)
         if not callable(callback):
             self._report(
                 row, f"{type(self.parts.agent).__name__} has no method {row.callback!r}", attempts=0

@@ -31,6 +31,7 @@ from urllib.parse import unquote, unquote_to_bytes
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from outlast.agent.gateway import handle_request
 from outlast.agent.rpc import FinalText, answers, rpc_methods
 from outlast.chat.gateway import chat_of, is_chat
 from outlast.core import json
@@ -108,6 +109,9 @@ async def _route(
             return found
     if method == "POST" and len(rest) == 2 and rest[0] == "rpc":
         return await _call(host, target.address, agent, rest[1], request, limits)
+    response = await handle_request(agent, request, rest)
+    if isinstance(response, Response):
+        return response
     hook = getattr(agent, "on_request", None)
     if hook is not None:
         made = await hook(request)

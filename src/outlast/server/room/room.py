@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from outlast.agent.agent import parts_of
+from outlast.agent.gateway import greetings
 from outlast.agent.notices import Broadcast, StateChanged
 from outlast.agent.state.state import State
 from outlast.host.address import Address
@@ -40,6 +41,8 @@ class Room:
         if state is not None:
             connection.send(frames.state(state))
         connection.send(frames.mcp_servers())
+        for text in greetings(agent):
+            connection.send(text)
         self.connections.append(connection)
         self.chat.join(connection, agent)
 

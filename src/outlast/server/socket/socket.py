@@ -17,6 +17,7 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from outlast.agent.agent import Agent, parts_of
+from outlast.agent.gateway import handle_frame
 from outlast.agent.rpc import FinalText, answers, rpc_methods
 from outlast.agent.state.state import State
 from outlast.chat.gateway import chat_of, is_chat
@@ -130,7 +131,7 @@ class Socket:
         kind = frame.get("type") if isinstance(frame, dict) else None
         handler = _HANDLERS.get(kind) if isinstance(kind, str) else None
         if handler is None:
-            return await self._other(text)
+            return await self._other(text, frame if isinstance(kind, str) else None)
         return await self._handle(handler, frame)
 
     async def _handle(self, handler: Handler, frame: dict[str, Any]) -> None:
@@ -166,10 +167,12 @@ class Socket:
                 "%s: a frame of %d characters is too large", self._room.address, len(text)
             )
 
-    async def _other(self, text: str) -> None:
-        """What the protocol does not know is the application's."""
+    async def _other(self, text: str, frame: dict[str, Any] | None = None) -> None:
+        """What the protocol does not know is a battery's, or else the application's."""
         try:
             async with self._using() as agent:
+                if frame is not None and await handle_frame(agent, self._connection, frame):
+                    return
                 await _called(agent, "on_message", self._connection, text)
         except Exception:
             logger.exception("%s: on_message raised", self._room.address)
