@@ -13,9 +13,9 @@ from pydantic_ai.messages import ModelMessage
 from chat_rows import Seen
 from outlast import NotDone, StepContext, Think, ToolCall, tool
 from outlast.chat.admission import Admission
-from outlast.chat.context.history import CONTINUE
 from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.turn.state import TurnState
 from outlast.chat.types.events import RecoveryDecided
 from outlast.chat.types.recovery import ChatRecoveryContext

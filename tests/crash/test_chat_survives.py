@@ -25,8 +25,8 @@ from chat_rows import (
 )
 from outlast import Host, Think, tool
 from outlast.chat.admission import Admission
-from outlast.chat.context.history import CONTINUE
 from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.run.retention import KEEP_STREAMS
 from outlast.store.operations import Query
 from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep

@@ -36,7 +36,7 @@ from outlast.chat.gateway import Situation
 from outlast.chat.message.results import TurnEnd
 from outlast.chat.stream.stream import Stream
 from outlast.chat.transcript.shown import Shown
-from outlast.chat.types.notices import Ended, Started
+from outlast.chat.turn.notices import Ended, Started
 from outlast.host.address import Address
 from outlast.server.limits import Limits
 from outlast.server.room.room import Room

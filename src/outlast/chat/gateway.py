@@ -19,10 +19,10 @@ from outlast.chat.stream.stream import Stream
 from outlast.chat.transcript.shown import Shown
 from outlast.chat.transcript.transcript import Transcript
 from outlast.chat.turn.failure import reported
+from outlast.chat.turn.notices import Started
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.state import TurnState
 from outlast.chat.types.contexts import ChatErrorContext, ChatErrorStage
-from outlast.chat.types.notices import Started
 
 
 class Situation(NamedTuple):

@@ -34,6 +34,7 @@ from outlast.chat.stream.stream import Stream
 from outlast.chat.tools.ledger import CallState, Ledger
 from outlast.chat.transcript.transcript import Change, Transcript
 from outlast.chat.turn.failure import reported
+from outlast.chat.turn.notices import TranscriptChanged
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.part_repair import PartRepair, with_replaced
 from outlast.chat.turn.settle import Settler, storable
@@ -44,7 +45,6 @@ from outlast.chat.turn.traces import Traces
 from outlast.chat.turn.turn import Turn, TurnAborted
 from outlast.chat.types import events
 from outlast.chat.types.contexts import ChatErrorContext, ChatErrorStage
-from outlast.chat.types.notices import TranscriptChanged
 from outlast.chat.types.recovery import recovery_of
 from outlast.core.errors import CommitRefused, OutlastError
 from outlast.core.hooks import call_hook

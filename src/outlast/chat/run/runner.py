@@ -23,6 +23,7 @@ from outlast.chat.message.results import Message, TurnEnd
 from outlast.chat.transcript.transcript import Transcript
 from outlast.chat.turn.claim import Claims
 from outlast.chat.turn.failure import Failure, log_failure, reported
+from outlast.chat.turn.notices import TranscriptChanged
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.part_repair import PartRepair
 from outlast.chat.turn.pending import PendingCalls
@@ -34,7 +35,6 @@ from outlast.chat.turn.traces import Traces
 from outlast.chat.turn.turn import PutBack, Turn, TurnAborted, composing_for, current_turn
 from outlast.chat.types import events
 from outlast.chat.types.contexts import ChatErrorContext, ChatErrorStage
-from outlast.chat.types.notices import TranscriptChanged
 from outlast.core import json
 from outlast.core.errors import CommitRefused, OutlastError, again
 from outlast.core.hooks import call_hook, is_overridden

@@ -10,11 +10,11 @@ from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.sql import EntryRow, Outcome
 from outlast.chat.transcript.transcript import Transcript
 from outlast.chat.turn.claim import Claims
+from outlast.chat.turn.notices import Cleared
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.settle import Settler
 from outlast.chat.turn.state import TurnState
 from outlast.chat.types import events
-from outlast.chat.types.notices import Cleared
 from outlast.core.errors import CommitRefused
 from outlast.core.text import storable
 

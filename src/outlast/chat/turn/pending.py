@@ -21,12 +21,12 @@ from outlast.chat.message.repair import open_calls
 from outlast.chat.message.tool_part import Part, tool_name
 from outlast.chat.tools.toolset import definition_of
 from outlast.chat.transcript.transcript import Transcript
+from outlast.chat.turn.notices import MessageUpdated
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.settlement import Settlement
 from outlast.chat.turn.state import TurnState
 from outlast.chat.turn.turn import Turn
 from outlast.chat.types import events
-from outlast.chat.types.notices import MessageUpdated
 from outlast.core import json
 from outlast.core.errors import ValueTooLarge
 

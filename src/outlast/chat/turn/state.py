@@ -15,12 +15,12 @@ from outlast.chat.message.results import TurnEnd
 from outlast.chat.stream.reading import Streams
 from outlast.chat.transcript.shown import Shown, Stamp, stamp_of, with_waiting
 from outlast.chat.transcript.transcript import Transcript, message_body
+from outlast.chat.turn.notices import Accepted, Ended, Recovering, Started, TranscriptChanged
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.settlement import Settlement
 from outlast.chat.turn.telemetry import tell_end
 from outlast.chat.turn.turn import Turn
 from outlast.chat.types import events
-from outlast.chat.types.notices import Accepted, Ended, Recovering, Started, TranscriptChanged
 from outlast.chat.types.recovery import Cause
 from outlast.core import json
 from outlast.core.errors import again

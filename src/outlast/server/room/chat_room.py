@@ -16,7 +16,7 @@ from outlast.chat.gateway import ChatGateway, StoredTurn, chat_of, is_chat
 from outlast.chat.message.results import TurnEnd
 from outlast.chat.stream.stream import Passing
 from outlast.chat.transcript.shown import Shown
-from outlast.chat.types.notices import (
+from outlast.chat.turn.notices import (
     Accepted,
     Cleared,
     Ended,
