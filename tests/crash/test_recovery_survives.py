@@ -38,7 +38,7 @@ from chat_rows import (
     stored,
 )
 from outlast import Host
-from outlast.chat.inbox.inbox import AUTO
+from outlast.chat.inbox.origin import AUTO
 from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.run.retention import KEEP_STREAMS
 from outlast.store.operations import Query

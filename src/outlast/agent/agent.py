@@ -558,6 +558,11 @@ class Agent:
                 task.cancel()
 
 
+def batteries(agent_class: type[Agent]) -> tuple[Battery, ...]:
+    """Return the batteries of a class of agents, in the order of their parts."""
+    return agent_class._batteries
+
+
 def parts_of(agent: Agent) -> Parts:
     """Return the parts of an agent, for servers and batteries."""
     return agent._parts

@@ -366,7 +366,11 @@ class Admission(ChatPart):
 
     async def inspect(self, id: str) -> Submission | None:
         entry = await self._inbox.get(id)
-        return None if entry is None or entry.origin != "submission" else submission(entry)
+        return (
+            None
+            if entry is None or not self._inbox.origins[entry.origin].is_listed
+            else submission(entry)
+        )
 
     async def list(
         self, status: SubmissionStatus | Iterable[SubmissionStatus] | None, limit: int

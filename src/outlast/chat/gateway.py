@@ -9,7 +9,8 @@ from outlast.agent.agent import parts_of
 from outlast.agent.part import Parts
 from outlast.chat.admission import Admission, check_text, submission
 from outlast.chat.inbox.concurrency import Concurrency
-from outlast.chat.inbox.inbox import AUTO, Inbox, Request
+from outlast.chat.inbox.inbox import Inbox, Request
+from outlast.chat.inbox.origin import AUTO
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.content import restored, value_of
 from outlast.chat.message.incoming import to_messages

@@ -328,7 +328,7 @@ class Resumption(ChatPart):
         if self._inbox.current(turn.entry) is None:
             return
         self._state.begin(turn)
-        tell_start(self.activation, turn.entry, parent)
+        tell_start(self.parts, turn.entry, parent)
         if verdict.decision.action != "park":
             id, kind = turn.request_id, verdict.kind
             self._state.set_recovering(id)
@@ -492,7 +492,7 @@ class Resumption(ChatPart):
         """It is over. What it has said is kept, unless a hook does not want it."""
         entry, partial, stream = what.entry, what.partial, self._streams.of(what.entry)
         parent = await self.parts[Traces].parent_of(entry.id)
-        tell_start(self.activation, entry, parent)
+        tell_start(self.parts, entry, parent)
         stream.open_for(entry.attempt, self.activation.submit)
         stream.hold()
         encoder, builder = Encoder(), partial.builder

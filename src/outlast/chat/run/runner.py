@@ -14,7 +14,7 @@ from outlast.agent.part import Parts
 from outlast.chat.answer.attempt import Attempts
 from outlast.chat.answer.chunk_hook import ChunkHook
 from outlast.chat.inbox.concurrency import is_superseded, quiet_for
-from outlast.chat.inbox.inbox import AUTO, COMPOSED, Compose, Inbox
+from outlast.chat.inbox.inbox import COMPOSED, Compose, Inbox
 from outlast.chat.inbox.sql import EntryRow, Outcome
 from outlast.chat.message.incoming import to_messages
 from outlast.chat.message.reducer import cleaned
@@ -129,10 +129,13 @@ class Runner(ChatPart):
         for entry in entries:
             if entry.state == "running":
                 return entry
+        origins = self._inbox.origins
         for entry in entries:
-            if entry.origin == AUTO:
+            if origins[entry.origin].goes_first:
                 return entry
-        return None if not entries or self._pending.holds(entries) else entries[0]
+        if entries and self._pending.holds(entries):
+            return next((each for each in entries if not origins[each.origin].is_held), None)
+        return entries[0] if entries else None
 
     async def _run_or_fail(self, entry: EntryRow) -> None:
         try:
@@ -206,7 +209,7 @@ class Runner(ChatPart):
             self._state.begin(turn)
         if is_composed:
             self.activation.tell(TranscriptChanged(self._state.shown_messages))
-        tell_start(self.activation, turn.entry)
+        tell_start(self.parts, turn.entry)
         await self.answer(turn, self._transcript.path)
 
     async def _composed(self, entry: EntryRow) -> EntryRow | None:

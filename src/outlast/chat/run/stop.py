@@ -65,7 +65,7 @@ class Stop(ChatPart):
 
     def _is_behind_others(self, entry: EntryRow) -> bool:
         """Whether messages of other requests that wait come before its own."""
-        if entry.messages is None or entry.origin == "submission":
+        if entry.messages is None or not self._inbox.origins[entry.origin].keeps_messages:
             return False
         return any(
             other.state == "accepted" and other.messages is not None and other.seq < entry.seq
@@ -89,7 +89,8 @@ class Stop(ChatPart):
             entries = await self._open_up_to(seq)
             said: list[dict[str, Any]] = []
             for entry in entries:
-                is_said = entry.kind == "message" and entry.origin != "submission"
+                keeps = self._inbox.origins[entry.origin].keeps_messages
+                is_said = entry.kind == "message" and keeps
                 if entry.state == "accepted" and is_said:
                     said += await self._claims.new(entry)
             commit = self.commits.new()

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from outlast.agent.commit import Commit
 from outlast.agent.part import Parts
 from outlast.agent.state.facts import Facts
-from outlast.chat.inbox.inbox import AUTO, Inbox, Request
+from outlast.chat.inbox.inbox import Inbox, Request
+from outlast.chat.inbox.origin import AUTO
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.reducer import MessageBuilder

@@ -132,7 +132,7 @@ class TurnState(ChatPart):
             return
         if self.recovering == entry.id:
             self._announce_recovered(entry, end)
-        tell_end(self.activation, entry, end)
+        tell_end(self.parts, entry, end)
         self.changed()
         chunks = self._release(entry.id, end)
         ids = self.message_ids(entry)
@@ -154,7 +154,7 @@ class TurnState(ChatPart):
         """A request that waits behind others will not be answered, and that is durable."""
         end = TurnEnd("aborted", None, reason)
         ids = self.message_ids(entry)
-        tell_end(self.activation, replace(entry, outcome="aborted", error=reason), end)
+        tell_end(self.parts, replace(entry, outcome="aborted", error=reason), end)
         self._known_aborted.add(entry.id)
         self._release(entry.id, end)
         continues = entry.kind == "continue"
