@@ -89,7 +89,6 @@ class Agent:
         Schedules,
         Receipts,
     )
-    battery: ClassVar[Battery]  # of a mixin that brings one
     _batteries: ClassVar[tuple[Battery, ...]] = ()
     _schemas: ClassVar[tuple[Schema, ...]] = ()
     _unfinished_work: ClassVar[tuple[Query, ...]] = (
