@@ -18,7 +18,7 @@ from outlast.agent.fibers.managed import FiberInspection, FiberStatus, ManagedFi
 from outlast.agent.fibers.recovery import FiberRecoveryContext, FiberResolution, Recovery
 from outlast.agent.keepalive import Lease, keep_alive_while
 from outlast.agent.notices import Broadcast
-from outlast.agent.part import Part, Parts
+from outlast.agent.part import Layout, Part, Parts
 from outlast.agent.receipts import Receipts
 from outlast.agent.schedules import sql as schedule_rows
 from outlast.agent.schedules.schedules import Schedule, Schedules
@@ -91,6 +91,7 @@ class Agent:
     )
     _batteries: ClassVar[tuple[Battery, ...]] = ()
     _schemas: ClassVar[tuple[Schema, ...]] = ()
+    _layouts: ClassVar[dict[tuple[type[Part], ...], Layout]] = {}
     _unfinished_work: ClassVar[tuple[Query, ...]] = (
         fiber_rows.UNFINISHED_AGENTS,
         schedule_rows.CLAIMED_AGENTS,
@@ -113,7 +114,7 @@ class Agent:
             battery.name for base in cls.__bases__ for battery in getattr(base, "_batteries", ())
         }
         found = batteries_of(reversed(cls.__mro__), cls.__name__)
-        cls._batteries = found
+        cls._batteries, cls._layouts = found, {}
         new = [battery for battery in found if battery.name not in known]
         cls._schemas = tuple(each.schema for each in found if each.schema is not None)
         more = [query for battery in new for query in battery.unfinished_work]
@@ -147,6 +148,7 @@ class Agent:
             parts.add(make(parts))
         for battery in self._batteries:
             parts.add(battery.part(parts), battery.name)
+        parts.complete(self._layouts)
 
     @property
     def name(self) -> str:

@@ -55,7 +55,7 @@ class TurnState(ChatPart):
         self._waiters: dict[str, list[asyncio.Future[TurnEnd]]] = {}
         self._watchers: list[asyncio.Future[None]] = []  # who waits for anything to change
         self._message_ids: dict[str, tuple[str, ...]] = {}  # of what open requests have brought
-        self._known_aborted: set[str] = set()  # requests that wait, and whose end is known
+        self._known_aborted: dict[str, None] = {}  # requests that wait, and whose end is known
 
     # --- what clients see ------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class TurnState(ChatPart):
         entry, end = settlement.entry, settlement.end
         self.broken_off.pop(entry.id, None)
         if entry.id in self._known_aborted:  # its messages stand in the transcript now
-            self._known_aborted.discard(entry.id)
+            del self._known_aborted[entry.id]
             self._message_ids.pop(entry.id, None)
             self._release(entry.id, end)
             self.activation.tell(TranscriptChanged(self.shown_messages))
@@ -155,7 +155,7 @@ class TurnState(ChatPart):
         end = TurnEnd("aborted", None, reason)
         ids = self.message_ids(entry)
         tell_end(self.parts, replace(entry, outcome="aborted", error=reason), end)
-        self._known_aborted.add(entry.id)
+        self._known_aborted[entry.id] = None
         self._release(entry.id, end)
         continues = entry.kind == "continue"
         self.activation.tell(Ended(entry.id, end, False, self.shown_messages, continues, ids, ()))
