@@ -2,6 +2,7 @@
 
 * `resume`: what happens to an interrupted turn, from the facts to the durable decision and the next
   attempt.
+* `finish`: the end of a turn that gets no further attempt.
 * `judge`: gathers the facts and asks the hooks; `decision`: the decision table; `budget`: when it is
   enough. Pure.
 * `open_calls`: calls that had begun; `chain`, `recovered_turns`: what `on_recovery_boot` makes of a
