@@ -10,6 +10,7 @@ import pytest
 
 from battery import ALL_NOTES, NEWER_NOTES, NOTES, TASKS, WORDS, note
 from outlast import Agent, Host
+from outlast.agent.battery import Battery
 from outlast.agent.subagents.subagents import deletion
 from outlast.host.address import Address
 from outlast.inspect import views
@@ -18,7 +19,7 @@ from outlast.store import copying
 from outlast.store.base import MEBIBYTE
 from outlast.store.catalogue import columns_of, owned_tables
 from outlast.store.operations import BulkStatement
-from outlast.store.schema import FOUNDATION
+from outlast.store.schema import FOUNDATION, Schema
 from support import hosting
 
 BODIES = {
@@ -29,19 +30,24 @@ BODIES = {
 }
 
 
+def tables(schema: Schema) -> Battery:
+    """A battery that has tables, and nothing else."""
+    return Battery(name=schema.name, part=lambda parts: None, schema=schema)
+
+
 class Jotter(Agent):
-    _schemas: ClassVar[Any] = (NOTES,)
+    battery = tables(NOTES)
 
     async def jot(self, id: str, body: bytes) -> None:
-        await self._commits.commit([note(self._activation.address.text, id, body)])
+        await self._parts.commits.commit([note(self._activation.address.text, id, body)])
 
     async def share(self, word: str) -> None:
         sql = f"INSERT INTO notes_shared (word) VALUES ('{word}')"
-        await self._commits.commit([(BulkStatement("notes share", sql, sql), ())])
+        await self._parts.commits.commit([(BulkStatement("notes share", sql, sql), ())])
 
 
 class Inner(Jotter):
-    _schemas: ClassVar[Any] = (TASKS,)
+    battery = tables(TASKS)
 
 
 class Outer(Agent):
@@ -85,7 +91,7 @@ async def test_two_classes_that_bring_different_schemas_of_one_name_are_refused(
     sqlite_url: str,
 ) -> None:
     class Other(Agent):
-        _schemas: ClassVar[Any] = (NEWER_NOTES,)
+        battery = tables(NEWER_NOTES)
 
     with pytest.raises(ValueError, match="two schemas are called 'notes'"):
         await Host(agents=[Jotter, Other], store=sqlite_url).start()
