@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -65,6 +66,36 @@ def test_the_site_can_be_searched(site: Path) -> None:
     found = json.loads((site / "search" / "search_index.json").read_text())
     titles = {entry["title"] for entry in found["docs"]}
     assert {"Quickstart", "Recovery", "Deploying", "Guarantees and their limits"} <= titles
+
+
+# --- the walk through the source -----------------------------------------------------------------
+
+WALKED = re.compile(r"\[`([^`]+)`\]\(\.\./(src/outlast/[^)]+)\)")
+
+
+def defined_in(tree: ast.AST, prefix: str = "") -> Iterator[str]:
+    """Every class, function and method of a module, as `Class.method`, and the names that a class sets."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield prefix + node.name
+            yield from defined_in(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield prefix + node.target.id
+
+
+def test_the_walk_through_the_source_names_what_the_modules_define() -> None:
+    walk = (ROOT / "docs" / "source.md").read_text()
+    named = WALKED.findall(walk)
+    assert len(named) > 50
+    for name, path in named:
+        file = ROOT / path
+        assert file.is_file(), f"docs/source.md links to {path}, which is not there"
+        is_module = path.removesuffix("/__init__.py").endswith(name)
+        defined = set(defined_in(ast.parse(file.read_text())))
+        assert is_module or name in defined, f"{path} does not define {name}"
+    unlinked = set(re.findall(r"(?<!\[)`(\w+\._\w+)`", walk)) - {"Think._part_types"}
+    known = {name for _, path in named for name in defined_in(ast.parse((ROOT / path).read_text()))}
+    assert unlinked <= known
 
 
 # --- blocks --------------------------------------------------------------------------------------
