@@ -140,7 +140,7 @@ class Busy(Agent):
 
     async def set_alarm(self) -> None:
         at = self._activation.clock.now() + 10_000
-        await self._commits.commit([alarm(self._activation.address.text, "fibers", at)])
+        await self._parts.commits.commit([alarm(self._activation.address.text, "fibers", at)])
         self._activation.alarm_was_set(at)
 
     async def block(self) -> None:

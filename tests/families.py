@@ -53,7 +53,7 @@ class Node(Agent):
 
     async def break_a_commit(self) -> None:
         """Hand over a batch that no engine can write: the number is too large for its column."""
-        await self._commits.commit([alarm(self._activation.address.text, "x", 1 << 70)])
+        await self._parts.commits.commit([alarm(self._activation.address.text, "x", 1 << 70)])
 
     # --- work ------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Node(Agent):
         await self.start_fiber("scheduler", self._schedule_from_a_fiber, id="scheduler")
         await self.schedule("0 0 1 1 *", self.note, "by cron")
         await self.schedule_every(1 << 28, self.note, "by interval")
-        await self._commits.commit([alarm(self._activation.address.text, "tea", NEVER)])
+        await self._parts.commits.commit([alarm(self._activation.address.text, "tea", NEVER)])
         await self.sub_agent(Node, "furnishing")
 
     async def fill(self, table: str, columns: list[tuple[str, str]]) -> None:
@@ -124,7 +124,7 @@ class Node(Agent):
         values = [f"'{address}'" if kind.upper() == "TEXT" else "1" for _, kind in columns]
         names = ", ".join(f'"{name}"' for name, _ in columns)
         sql = f"INSERT INTO {table} ({names}) VALUES ({', '.join(values)})"
-        await self._commits.commit([(BulkStatement(f"{table} fill", sql, sql), ())])
+        await self._parts.commits.commit([(BulkStatement(f"{table} fill", sql, sql), ())])
 
     async def _schedule_from_a_fiber(self, fiber: FiberContext) -> None:
         await self.schedule(1 << 28, self.note, "from a fiber")

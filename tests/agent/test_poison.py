@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import Agent, FiberContext, FiberRecovery, FiberRecoveryContext, Host
+from outlast.agent.agent import parts_of
 from outlast.agent.schedules import sql
+from outlast.agent.schedules.schedules import Schedules
 from outlast.agent.schedules.sql import ScheduleRow
 from outlast.host.wakeups.boot_order import alone_for, delay_before
 from outlast.store.operations import Query
@@ -279,13 +281,13 @@ async def test_a_callback_that_ended_while_the_rows_were_read_is_no_suspect(stor
     async with life(store_url, 2, is_killed=False) as host:
         await until_begun()
         async with host.using(host.get(Worker, "a")._address) as agent:
-            schedules = agent._schedules
+            schedules = parts_of(agent)[Schedules]
             [stale] = [
                 ScheduleRow(*values) for values in await host.store.fetch(sql.OF_AGENT, "Worker/a")
             ]
             assert (stale.crashes, stale.claimed_at is None) == (2, False)
             moved = stale.occurrence, stale.occurrence + 600_000, stale.occurrence + 600_000, 0
-            await agent._commits.commit([(sql.RELEASE, ("Worker/a", stale.id, *moved))])
+            await parts_of(agent).commits.commit([(sql.RELEASE, ("Worker/a", stale.id, *moved))])
             schedules._running.clear()
             reads = iter([[stale]])
             due = schedules._due

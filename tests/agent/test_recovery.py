@@ -11,6 +11,7 @@ import pytest
 
 from outlast import Agent, FiberContext, FiberRecovery, FiberRecoveryContext, NotInFiber
 from outlast.agent.fibers.backoff import turn_of
+from outlast.agent.fibers.recovery import Recovery
 from outlast.agent.fibers.sql import FiberRow
 from outlast.host.address import Address
 from support import alarm_rows, fiber_rows, forever, hosting, listen, raw
@@ -71,7 +72,7 @@ async def test_a_running_fiber_is_never_recovered(store_url: str) -> None:
 
     class Scanner(Recoverer):
         async def scan(self) -> None:
-            await self._recovery.scan_soon()
+            await self._parts[Recovery].scan_soon()
 
     Scanner.hook = hook
     async with hosting(Scanner, url=store_url, shutdown_timeout=0) as host:

@@ -10,6 +10,11 @@ import pytest
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 
 from outlast import Host, Message, Think, TurnFailed
+from outlast.agent.agent import parts_of
+from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.run.runner import Runner
+from outlast.chat.stream.reading import Streams
+from outlast.chat.turn.state import TurnState
 from outlast.host.address import Address
 from outlast.store.operations import BulkStatement, Query
 from outlast.testing import ScriptedModel
@@ -57,7 +62,7 @@ async def counts(host: Host, *tables: str) -> dict[str, int]:
 async def meddle(agent: Any, sql: str, *arguments: Any) -> None:
     """Change what is stored, behind the agent's back."""
     statement = BulkStatement("meddle", sql, Query.same(sql).postgres)
-    await agent._commits.commit([(statement, arguments)])
+    await parts_of(agent).commits.commit([(statement, arguments)])
 
 
 def said(messages: Iterable[Message]) -> list[str]:
@@ -100,17 +105,18 @@ async def until_running(host: Host, agent_class: type[Any], name: str = "a") -> 
     """Wait until a turn runs; returns it."""
     await host.get(agent_class, name).get_messages()
     agent = agent_of(host, agent_class, name)
-    return await until(lambda: agent._turns.running)
+    return await until(lambda: parts_of(agent)[TurnState].running)
 
 
 def leftovers(agent: Any) -> dict[str, int]:
     """What an agent holds in memory for the sake of turns, by name; nothing when it is at rest."""
-    turns, inbox = agent._turns, agent._inbox
+    parts, statistics = parts_of(agent), agent.turn_statistics()
+    inbox = parts[Inbox]
     held = {
-        "running": int(turns.running is not None),
-        "pump": int(turns._pump is not None),
-        "streams": len(turns.streams.open),
-        "waiters": len(turns._waiters),
+        "running": int(statistics.running is not None),
+        "work": int(parts[Runner]._work is not None),
+        "streams": len(parts[Streams].open),
+        "waiters": statistics.waiters,
         "open": len(inbox._open),
         "accepting": int(inbox.is_busy and not inbox._open),
         "tasks": len(agent._activation.tasks),

@@ -20,9 +20,11 @@ from interacting import (
 from pydantic_ai.messages import ModelRequest, ToolReturnPart
 
 from outlast import Allow, Think, ToolCall, tool
+from outlast.agent.agent import parts_of
 from outlast.chat.context.history import DENIED
 from outlast.chat.message.reducer import MessageBuilder
 from outlast.chat.message.repair import WENT_ON
+from outlast.chat.turn.state import TurnState
 from outlast.chat.types.events import ToolApproval
 from outlast.testing import ScriptedModel, Step
 from support import hosting, listen
@@ -158,7 +160,7 @@ async def test_an_approval_may_come_while_the_answer_still_streams(store_url: st
         await until_running(host, Slow)
         await asyncio.sleep(1)
         assert await a.has_pending_interaction()
-        durable = agent_of(host, Slow)._turns.live.stream.chunks
+        durable = parts_of(agent_of(host, Slow))[TurnState].live.stream.chunks
         assert await a.add_tool_approval("pay", True)
         assert "tool-approval-response" in durable[-1], "when it returns"
         assert not await a.has_pending_interaction()

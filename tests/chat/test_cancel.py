@@ -21,6 +21,10 @@ from conversation import (
 )
 
 from outlast import Abort, Think, TurnConfig, tool
+from outlast.agent.agent import parts_of
+from outlast.chat.run.stop import Stop
+from outlast.chat.transcript.transcript import Transcript
+from outlast.chat.turn.state import TurnState
 from outlast.testing import ScriptedModel, Step
 from outlast.testing.sweep import _fast_folder
 from support import hosting
@@ -258,10 +262,9 @@ async def test_a_cancel_outlasts_the_host_that_stops_right_behind_it(
         two = await a.submit_messages("u2")
         await asyncio.sleep(1)
         agent = agent_of(host, Worker)
-        agent._turns.stopping._stop = lambda *_: (
-            None
-        )  # the process ends before the turn hears of it
-        agent._turns.tell = lambda *_: None
+        # The process ends before the turn hears of it.
+        parts_of(agent)[Stop]._abort = lambda *_: None
+        parts_of(agent)[TurnState]._announce_end = lambda *_: None
         assert await a.cancel_chat((two if what == "waiting" else one).id, "enough")
     calls = len(model.requests)
     async with hosting(Worker, url=store_url, life="2") as host:
@@ -398,4 +401,4 @@ async def test_a_thousand_turns_leave_nothing_behind_in_memory() -> None:
             assert leftovers(agent) == {}
             assert (await counts(host, "inbox"))["inbox"] == 1000
             assert agent._activation.calls == {}
-            assert len(agent._transcript._stamps) <= 200
+            assert len(parts_of(agent)[Transcript]._stamps) <= 200

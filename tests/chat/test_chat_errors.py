@@ -12,6 +12,8 @@ from conversation import agent_of, answering, failing, inbox, leftovers, reasons
 from pydantic_ai.toolsets import FunctionToolset
 
 from outlast import ContextOverflow, StepConfig, Think, TurnConfig
+from outlast.agent.agent import parts_of
+from outlast.chat.run.runner import Runner
 from outlast.chat.types.events import ChatRequestFailed
 from outlast.testing import Step
 from support import hosting, listen
@@ -376,7 +378,7 @@ async def test_failures_before_the_model_is_asked_have_stages_of_their_own(
         a = host.get(Judging, "a")
         if what == "the function is lost":
             await a.get_messages()
-            agent_of(host, Judging)._turns.composing = Forgetful()
+            parts_of(agent_of(host, Judging))[Runner].composing = Forgetful()
         turn = await a.save_messages("u1" if members else broken)
         stored = said(await a.get_messages())
     assert (turn.status, turn.error) == ("error", "Sorry.")

@@ -31,6 +31,8 @@ from chat_rows import (
     stored,
 )
 from outlast import Host, Think
+from outlast.chat.admission import Admission
+from outlast.chat.inbox.inbox import Inbox
 from outlast.core.errors import OutlastError
 from outlast.testing import Death, ScriptedModel, Step
 from outlast.testing.death import Life
@@ -72,9 +74,9 @@ class Talker(Think):
     model = model
 
     async def follow(self, request: str) -> AsyncIterator[tuple[int, str]]:
-        entry = await self._inbox.get(request)
+        entry = await self._parts[Inbox].get(request)
         if entry is not None:
-            async for item in (await self._asking.stream(entry)).read():
+            async for item in (await self._parts[Admission].stream(entry)).read():
                 yield item
 
 

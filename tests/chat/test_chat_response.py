@@ -11,6 +11,8 @@ import pytest
 from conversation import agent_of, answering, inbox, leftovers, rows, said, until
 
 from outlast import CommitFailed, Host, Think, tool
+from outlast.agent.agent import parts_of
+from outlast.chat.run.response_hook import ResponseHook
 from outlast.testing import Step
 from support import forever, hosting
 
@@ -294,8 +296,8 @@ async def test_a_store_that_is_away_for_a_while_only_delays_what_is_to_be_told(
     async with hosting(Hearing, url=store_url) as host:
         a = host.get(Hearing, "a")
         await a.get_messages()
-        responses = agent_of(host, Hearing)._responses
-        commits, failed = responses._commits, []
+        responses = parts_of(agent_of(host, Hearing))[ResponseHook]
+        commits, failed = responses.commits, []
 
         class Away:
             async def commit(self, operations: Any) -> Any:
@@ -304,7 +306,7 @@ async def test_a_store_that_is_away_for_a_while_only_delays_what_is_to_be_told(
                     raise CommitFailed("the store is away")
                 return await commits.commit(operations)
 
-        responses._commits = Away()
+        responses.commits = Away()
         await asyncio.gather(a.save_messages("u1"), a.save_messages("u2"))
         await asyncio.sleep(300)
         assert len(failed) == 3

@@ -19,7 +19,11 @@ from conversation import (
 )
 
 from outlast import Debounce, Think, TurnConfig, tool
+from outlast.agent.agent import parts_of
+from outlast.chat.admission import Admission
 from outlast.chat.inbox.inbox import Request
+from outlast.chat.run.stop import Stop
+from outlast.chat.transcript.transcript import Transcript
 from outlast.testing import ScriptedModel, Step
 from support import hosting
 
@@ -57,7 +61,7 @@ async def _waiting(host: Any, a: Any) -> None:
 async def _debouncing(host: Any, a: Any) -> None:
     Cleared.model = answering("Hello")
     await a.get_messages()
-    asking = agent_of(host, Cleared)._asking
+    asking = parts_of(agent_of(host, Cleared))[Admission]
     await asking.message(Request("message", "chat", asking.messages("u1")), Debounce(10))
     await asyncio.sleep(5)
 
@@ -186,9 +190,7 @@ async def test_a_reset_at_the_moment_of_the_claim_is_durable(store_url: str) -> 
             for _ in range(n):
                 await asyncio.sleep(0)
             agent = agent_of(host, Talker)
-            agent._turns.stopping._stop = lambda *_: (
-                None
-            )  # the process ends before the turn hears of it
+            parts_of(agent)[Stop]._abort = lambda *_: None  # the process ends before that
             await a.reset_turns("enough")
         async with hosting(Talker, url=store_url, life=f"{n} again") as host:
             await host.until_settled()
@@ -207,18 +209,18 @@ async def test_a_chunk_that_comes_while_the_clearing_is_written_is_not_stored(
         await a.submit_messages("u1")
         turn = await until_running(host, Talker)
         await asyncio.sleep(1)
-        commits = agent_of(host, Talker)._commits
-        commit = commits.commit
+        activation = parts_of(agent_of(host, Talker)).activation
+        submit = activation.submit
 
         def with_a_late_chunk(operations: Any) -> Any:
-            outcome = commit(operations)
+            activation.submit = submit
+            outcome = submit(operations)
             turn.emit('{"type":"text-delta","id":"s1-0","delta":"late"}')
             turn.stream._flush()
             return outcome
 
-        commits.commit = with_a_late_chunk
+        activation.submit = with_a_late_chunk
         await a.clear_messages()
-        commits.commit = commit
         await host.until_settled()
         assert await counts(host, *EMPTY) == EMPTY
 
@@ -271,7 +273,7 @@ async def test_clearing_in_the_middle_of_many_messages_loses_only_those_before_i
             assert after.result().status == "completed"
             lines = said(await a.get_messages())
             assert lines[-2:] == ["user: after", "assistant: Hello"]
-            before_clear = agent_of(host, Talker)._transcript.path
+            before_clear = parts_of(agent_of(host, Talker))[Transcript].path
             await a.clear_messages()
             assert await counts(host, *EMPTY) == EMPTY
             assert before_clear

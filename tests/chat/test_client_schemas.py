@@ -20,6 +20,8 @@ from interacting import (
 )
 
 from outlast import Think, ToolCall, ToolError, tool
+from outlast.agent.agent import parts_of
+from outlast.chat.answer.attempt import Attempts
 from outlast.core import json
 from outlast.testing import ScriptedModel, Step
 from support import hosting
@@ -192,7 +194,7 @@ async def test_bad_schemas_are_refused_and_nothing_is_accepted(store_url: str, w
         assert await inbox(host) == [("ended", "completed")]
         assert await states(a) == {"locate": "input-available"}
         assert await kept(host) == [LOCATE]
-        assert agent_of(host, Talker)._turns.answering.executors == {}
+        assert parts_of(agent_of(host, Talker))[Attempts].executors == {}
 
 
 async def test_a_tool_of_the_agent_goes_before_one_of_the_client_with_its_name(
@@ -258,7 +260,7 @@ async def test_an_executor_runs_the_clients_tools_in_the_turn(
         assert (await continuations(host), await kept(host)) == ([], None)
         await a.save_messages("u2")
         assert offered(model) == [["locate", "pick"], ["locate", "pick"], []]
-        assert agent_of(host, Talker)._turns.answering.executors == {}
+        assert parts_of(agent_of(host, Talker))[Attempts].executors == {}
 
 
 async def test_an_executor_leaves_what_is_remembered_as_it_is(store_url: str) -> None:
@@ -305,7 +307,7 @@ async def test_a_second_chat_with_the_same_key_joins_the_first(store_url: str) -
         await asyncio.gather(run(1), run(2))
         await run(3)
         assert ran in ([1], [2])  # whichever came first
-        assert agent_of(host, Talker)._turns.answering.executors == {}
+        assert parts_of(agent_of(host, Talker))[Attempts].executors == {}
     assert len(model.requests) == 2
 
 

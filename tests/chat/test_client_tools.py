@@ -31,6 +31,8 @@ from interacting import (
 from pydantic_ai.toolsets import FunctionToolset
 
 from outlast import Think, TurnContext, tool
+from outlast.agent.agent import parts_of
+from outlast.chat.turn.state import TurnState
 from outlast.chat.types.events import ToolAnswered
 from outlast.host.events import AgentEvicted
 from outlast.testing import ScriptedModel, Step
@@ -209,7 +211,7 @@ async def test_a_result_may_come_while_the_answer_still_streams(store_url: str) 
             async for chunk in stream:
                 if chunk["type"] == "tool-input-available":
                     assert await a.has_pending_interaction()
-                    durable = agent_of(host, Talker)._turns.live.stream.chunks
+                    durable = parts_of(agent_of(host, Talker))[TurnState].live.stream.chunks
                     assert await a.add_tool_output("locate", "here")
                     assert '"output":"here"' in durable[-1], "when it returns"
                     assert not await a.has_pending_interaction()

@@ -20,7 +20,9 @@ from conversation import (
 )
 
 from outlast import InsideTurn
-from outlast.chat.run.runner import LOST_FUNCTION
+from outlast.agent.agent import parts_of
+from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.run.runner import LOST_FUNCTION, Runner
 from outlast.core.errors import HostStopped
 from outlast.testing import ScriptedModel, Step
 from support import hosting
@@ -54,7 +56,7 @@ async def test_it_sees_the_answer_that_was_running_when_it_was_asked(store_url: 
         ]
         await host.until_settled()
         assert leftovers(agent_of(host, Talker)) == {}
-        assert agent_of(host, Talker)._turns.composing == {}
+        assert parts_of(agent_of(host, Talker))[Runner].composing == {}
 
 
 @pytest.mark.parametrize("door", ["save", "chat", "stream"])
@@ -121,7 +123,7 @@ async def test_one_that_died_with_its_process_ends_with_an_error_that_says_so(
         first = asyncio.create_task(a.save_messages("u1"))
         await until_running(host, Talker)
         second = asyncio.create_task(a.save_messages(lambda messages: "never", idempotency_key="k"))
-        await until(lambda: len(agent_of(host, Talker)._inbox.open) == 2)
+        await until(lambda: len(parts_of(agent_of(host, Talker))[Inbox].open) == 2)
         host_is_over = asyncio.gather(first, second, return_exceptions=True)
     assert {type(each) for each in await host_is_over} == {HostStopped}
     async with hosting(Talker, url=store_url, life="2") as host:
@@ -150,7 +152,7 @@ async def test_the_function_of_a_call_that_joins_another_is_not_called(store_url
         )
         assert len(called) == 1, "whichever was accepted"
         assert len({turn.request_id for turn in turns}) == 1
-        assert agent_of(host, Talker)._turns.composing == {}
+        assert parts_of(agent_of(host, Talker))[Runner].composing == {}
 
 
 async def test_it_cannot_wait_for_another_turn_of_its_agent(store_url: str) -> None:
@@ -175,12 +177,12 @@ async def test_it_can_be_stopped_while_it_waits(store_url: str) -> None:
         first = asyncio.create_task(a.save_messages("u1"))
         await until_running(host, Talker)
         second = asyncio.create_task(a.save_messages(lambda messages: "never"))
-        waiting = await until(lambda: agent_of(host, Talker)._inbox.open[1:])
+        waiting = await until(lambda: parts_of(agent_of(host, Talker))[Inbox].open[1:])
         assert await a.cancel_chat(waiting[0].id)
         assert (await second).status == "aborted"
         await first
         assert said(await a.get_messages()) == ["user: u1", "assistant: one two three"]
-        assert agent_of(host, Talker)._turns.composing == {}
+        assert parts_of(agent_of(host, Talker))[Runner].composing == {}
 
 
 async def test_add_messages_calls_its_function_at_once(store_url: str) -> None:

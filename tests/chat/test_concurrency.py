@@ -18,8 +18,10 @@ from conversation import (
 )
 
 from outlast import Debounce, Host
+from outlast.agent.agent import parts_of
+from outlast.chat.admission import Admission
 from outlast.chat.inbox.concurrency import policy_of
-from outlast.chat.inbox.inbox import Request
+from outlast.chat.inbox.inbox import Inbox, Request
 from outlast.testing import Step
 from support import hosting
 
@@ -34,7 +36,7 @@ async def send(
 ) -> Any:
     """A message as a server hands it in."""
     await host.get(Talker, "a").get_messages()
-    asking = agent_of(host, Talker)._asking
+    asking = parts_of(agent_of(host, Talker))[Admission]
     request = Request("message", "chat", asking.messages(text), id=id or f"id of {text}")
     return await asking.message(request, concurrency)
 
@@ -108,7 +110,7 @@ async def test_a_message_that_is_still_being_accepted_overlaps_already(
     Talker = talker(model := answering(SLOW))
     async with hosting(Talker, url=store_url) as host:
         await host.get(Talker, "a").get_messages()
-        inbox_of = agent_of(host, Talker)._inbox
+        inbox_of = parts_of(agent_of(host, Talker))[Inbox]
         existing = inbox_of.existing
 
         async def slowly(id: str | None, key: str | None) -> Any:

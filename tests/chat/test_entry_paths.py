@@ -21,6 +21,8 @@ from conversation import (
 )
 
 from outlast import Host, Message, Think, TurnConfig
+from outlast.agent.agent import parts_of
+from outlast.chat.inbox.inbox import Inbox
 from outlast.core import json
 from outlast.testing import ScriptedModel, Step
 from support import hosting
@@ -334,7 +336,7 @@ async def test_each_turn_has_the_body_that_it_was_asked_with(store_url: str) -> 
     async with hosting(Curious, url=store_url, shutdown_timeout=0) as host:
         a = host.get(Curious, "a")
         await a.get_messages()
-        inbox_of = agent_of(host, Curious)._inbox
+        inbox_of = parts_of(agent_of(host, Curious))[Inbox]
         existing = inbox_of.existing
 
         async def slowly(*which: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from chat_rows import check_answers, stored
 from outlast import Host
+from outlast.agent.commit import Commit
 from outlast.chat.message.results import TurnEnd
 from outlast.chat.stream import sql as stream_rows
 from outlast.chat.stream import stream as streams
@@ -103,7 +105,11 @@ async def test_what_is_attached_does_not_wait_for_the_floor() -> None:
 async def test_the_end_does_not_wait_for_the_floor() -> None:
     stream, store = opened()
     await say(stream, 2)
-    await stream.settle([NOTE], TurnEnd("completed"))
+    await stream.drained()
+    commit = Commit(SimpleNamespace(submit=store))
+    stream.finish(commit, TurnEnd("completed"))
+    commit.write(NOTE)
+    await commit.stored()
     assert store.times == [0.0, 0.02]
     assert len(stream.chunks) == 2
     await asyncio.sleep(1)

@@ -200,7 +200,7 @@ async def test_an_agent_whose_session_cannot_be_configured_does_not_start(
         await asyncio.sleep(1)
     Agitated.hook = "configure_session"
     async with hosting(Agitated, url=store_url, life="2") as host:
-        with pytest.raises(ActivationFailed, match="no idea|returns a Session, not 5"):
+        with pytest.raises(ActivationFailed, match="no idea|must return a Session, got 5"):
             await host.get(Agitated, "a").get_messages()
     Agitated.hook = "none"
     async with hosting(Agitated, url=store_url, life="3") as host:

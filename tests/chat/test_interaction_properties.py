@@ -34,9 +34,13 @@ from chat_rows import (
     stored,
 )
 from outlast import Host, Think, ToolCall, tool
-from outlast.chat.context.history import CONTINUE
+from outlast.agent.agent import parts_of
+from outlast.agent.state.facts import Facts
+from outlast.chat.admission import Admission
+from outlast.chat.inbox.inbox import AUTO, Inbox
 from outlast.chat.message.repair import open_calls
-from outlast.chat.tools.pending import AUTO
+from outlast.chat.model.beginnings import CONTINUE
+from outlast.chat.turn.pending import PendingCalls
 from outlast.core.errors import OutlastError
 from outlast.testing import Death, ScriptedModel, Step
 from outlast.testing.death import Life
@@ -111,12 +115,12 @@ class Talker(Think):
         return "seen"
 
     async def open(self) -> list[dict[str, Any]]:
-        return self._interactions.pending
+        return self._parts[PendingCalls].pending
 
     async def follow(self, request: str) -> AsyncIterator[tuple[int, str]]:
-        entry = await self._inbox.get(request)
+        entry = await self._parts[Inbox].get(request)
         if entry is not None:
-            async for item in (await self._asking.stream(entry)).read():
+            async for item in (await self._parts[Admission].stream(entry)).read():
                 yield item
 
 
@@ -356,7 +360,7 @@ async def check_memory(host: Host) -> None:
         check_tree(with_calls_closed(found))
         agent = agent_of(host, Talker, "t")
         facts = [each for each in await rows(host, "facts", "name, value") if each[1] != "null"]
-        known = sorted(each for each in agent._facts._stored.items() if each[1] != "null")
+        known = sorted(each for each in parts_of(agent)[Facts]._stored.items() if each[1] != "null")
         shown = [message.raw for message in agent.messages]
         if (shown, known) == ([row.message for row in found.path], facts):
             return

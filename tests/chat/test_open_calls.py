@@ -30,7 +30,10 @@ from interacting import (
 )
 
 from outlast import Think, TurnContext, tool
+from outlast.agent.agent import parts_of
 from outlast.chat.message.repair import WENT_ON
+from outlast.chat.transcript.transcript import Transcript
+from outlast.chat.turn.state import TurnState
 from outlast.core.errors import InsideTurn
 from outlast.testing import ScriptedModel, Step
 from support import hosting
@@ -47,7 +50,7 @@ async def opened(host: Any, Talker: type[Any], *later: str) -> Any:
     await until_running(host, Talker)
     for text in later:
         await a.submit_messages(text)
-    await until(lambda: agent_of(host, Talker)._turns.live is None)
+    await until(lambda: parts_of(agent_of(host, Talker))[TurnState].live is None)
     await host.until_settled()
     assert await states(a) == {"locate": "input-available", "pick": "input-available"}
     return a
@@ -194,7 +197,7 @@ async def test_a_continuation_does_not_follow_a_conversation_to_another_branch(
         first = await a.save_messages("u1", client_tools=CLIENT)
         await a.regenerate()
         answer = asyncio.create_task(a.add_tool_output("pick", 1))
-        while not agent_of(host, Talker)._transcript.changing.locked():
+        while not parts_of(agent_of(host, Talker))[Transcript].changing.locked():
             await asyncio.sleep(0)
         assert await a.select_branch(first.message.id)  # before the continuation has begun
         assert await answer
@@ -306,7 +309,7 @@ async def test_an_agent_that_is_about_to_go_on_is_not_stable(store_url: str) -> 
         assert await a.wait_until_stable(timeout=0)
         await host.until_settled()
         assert leftovers(agent_of(host, Talker)) == {}
-        assert agent_of(host, Talker)._turns._watchers == []
+        assert parts_of(agent_of(host, Talker))[TurnState]._watchers == []
 
 
 async def test_nobody_waits_inside_a_turn_for_that_turn_to_end(store_url: str) -> None:

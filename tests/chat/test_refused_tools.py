@@ -115,7 +115,7 @@ async def test_a_refused_tool_is_left_out_of_the_next_try_and_not_remembered(
         await a.continue_last_turn()
         assert model.refused == 1
     assert offered(model) == [["locate"]] * 4
-    assert "goes on without bad" in caplog.text
+    assert "continues without bad" in caplog.text
     check_requests(model)
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from chat_rows import Seen, check_answers, check_seen, stored
 from outlast import Agent, Host, Think, tool
+from outlast.agent.commit import Commit
+from outlast.chat.admission import Admission
+from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.message.results import TurnEnd
 from outlast.chat.stream import stream as streams
 from outlast.chat.stream.stream import Stream
@@ -66,6 +70,15 @@ def opened() -> tuple[Stream, Commits]:
     stream, commits = Stream("A/a", "r1"), Commits()
     stream.open_for(1, commits)
     return stream, commits
+
+
+async def settle(stream: Stream, commits: Commits, *operations: Operation) -> None:
+    """End a stream in one commit, as the end of its turn does."""
+    await stream.drained()
+    commit = Commit(SimpleNamespace(submit=commits))
+    stream.finish(commit, COMPLETED)
+    commit.write(*operations)
+    await commit.stored()
 
 
 class Reader:
@@ -127,7 +140,7 @@ async def test_a_reader_gets_what_is_stored_and_then_what_comes_from_any_place_o
         stream.append(str(number))
         await tick()
         await commits.grant()
-    settling = asyncio.create_task(stream.settle([], COMPLETED))
+    settling = asyncio.create_task(settle(stream, commits))
     await tick()
     await commits.grant()
     await settling
@@ -191,7 +204,7 @@ async def test_a_reader_that_comes_while_the_end_is_being_stored_gets_the_end() 
     early = Reader(stream)
     stream.append("a")
     stream.hold()
-    settling = asyncio.create_task(stream.settle([], COMPLETED))
+    settling = asyncio.create_task(settle(stream, commits))
     await tick()
     late = Reader(stream)
     await tick()
@@ -210,7 +223,7 @@ async def test_the_last_chunks_wait_for_the_end_of_their_turn() -> None:
     stream.append("a")
     await tick()
     stream.append("the end")
-    settling = asyncio.create_task(stream.settle([], COMPLETED))
+    settling = asyncio.create_task(settle(stream, commits))
     await commits.grant()
     await commits.grant()
     await settling
@@ -231,7 +244,7 @@ async def test_readers_of_a_stream_that_cannot_be_written_are_left_without_an_en
     stream.append("b")
     if at_the_end:
         stream.hold()
-    settling = asyncio.create_task(stream.settle([], COMPLETED)) if at_the_end else None
+    settling = asyncio.create_task(settle(stream, commits)) if at_the_end else None
     await tick()
     if not at_the_end:
         stream.append("c")
@@ -255,7 +268,7 @@ async def test_readers_of_a_turn_that_somebody_else_has_ended_wait_for_that_end(
     reader = Reader(stream)
     stream.append("a")
     stream.hold()
-    settling = asyncio.create_task(stream.settle([], COMPLETED))
+    settling = asyncio.create_task(settle(stream, commits))
     await tick()
     await commits.grant(CommitRefused("cleared"))
     with pytest.raises(CommitRefused):
@@ -275,9 +288,9 @@ class Following(Think):
     chat_recovery = False
 
     async def follow(self, request: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:
-        entry = await self._inbox.get(request)
+        entry = await self._parts[Inbox].get(request)
         assert entry is not None
-        async for item in (await self._asking.stream(entry)).read(after):
+        async for item in (await self._parts[Admission].stream(entry)).read(after):
             yield item
 
 

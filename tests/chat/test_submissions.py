@@ -20,6 +20,9 @@ from conversation import (
 from pydantic import BaseModel
 
 from outlast import SubmissionConflict, Think, TurnConfig
+from outlast.agent.agent import parts_of
+from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.run.runner import Runner
 from outlast.testing import ScriptedModel, Step
 from support import hosting
 
@@ -95,7 +98,7 @@ async def test_a_call_that_joins_at_the_very_end_of_the_first_does_not_wait_for_
         a = host.get(Talker, "a")
         first = asyncio.create_task(a.save_messages("u", idempotency_key="k"))
         await until_running(host, Talker)
-        inbox_of = agent_of(host, Talker)._inbox
+        inbox_of = parts_of(agent_of(host, Talker))[Inbox]
         existing = inbox_of.existing
 
         async def slowly(*which: Any) -> Any:
@@ -215,7 +218,7 @@ async def test_a_submission_is_accepted_before_any_model_is_called(store_url: st
         assert (submitted.id, submitted.status, submitted.accepted) == ("s", "pending", True)
         assert (submitted.metadata, submitted.idempotency_key) == ({"n": 1}, None)
         assert (submitted.started_at, submitted.completed_at, submitted.error) == (None,) * 3
-        agent_of(host, Talker)._turns._pump.cancel()  # before it has done anything
+        parts_of(agent_of(host, Talker))[Runner]._work.cancel()  # before it has done anything
     assert model.requests == []
     async with hosting(Talker, url=store_url, life="2") as host:
         await host.until_settled()

@@ -12,7 +12,9 @@ from conversation import agent_of, inbox, leftovers, rows, talker, until, until_
 from tool_calls import Lives, call_parts, check_requests, ledger, outcome, outcomes, returns
 
 from outlast import Host, NotDone, Think, ToolCall, tool
+from outlast.agent.agent import parts_of
 from outlast.chat.answer.calls import GRACE, RECONCILE_TIMEOUT
+from outlast.chat.turn.state import TurnState
 from outlast.testing import ScriptedModel, Step
 from support import hosting
 
@@ -370,7 +372,7 @@ async def test_a_thread_that_cannot_be_stopped_is_left_behind(store_url: str, ho
             if how == "the turn is stopped":
                 await a.cancel_chat(submitted.id)
             if how != "the host is stopped":
-                turn = agent_of(host, Agent)._turns.wait(submitted.id)
+                turn = parts_of(agent_of(host, Agent))[TurnState].wait(submitted.id)
                 async with asyncio.timeout(10):
                     await turn
                 assert await ledger(host) == [("block", "unknown")]

@@ -25,6 +25,8 @@ from pydantic_ai.messages import ModelRequest, ModelResponse, RetryPromptPart, T
 from pydantic_ai.toolsets import FunctionToolset
 
 from outlast import Think, ToolError, tool
+from outlast.agent.agent import parts_of
+from outlast.chat.turn.state import TurnState
 from outlast.core import json
 from outlast.testing import ScriptedModel, Step
 from support import hosting
@@ -307,7 +309,7 @@ async def test_what_a_tool_did_is_stored_before_the_next_request(store_url: str)
     class Checking(ScriptedModel):
         def request_stream(self, *arguments: Any, **keywords: Any) -> Any:
             agent = agent_of(Checking.host, Talker)
-            turn = agent._turns.running
+            turn = parts_of(agent)[TurnState].running
             stored = "".join(turn.stream.chunks)
             seen.append(stored.count("tool-output-available"))
             return super().request_stream(*arguments, **keywords)

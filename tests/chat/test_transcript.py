@@ -18,7 +18,9 @@ from conversation import (
     until_running,
 )
 
+from outlast.agent.agent import parts_of
 from outlast.chat.transcript import transcript as transcript_module
+from outlast.chat.transcript.transcript import Transcript
 from outlast.core import json
 from outlast.testing import ScriptedModel, Step
 from support import hosting
@@ -318,7 +320,7 @@ async def test_a_long_conversation_is_kept_whole_while_a_part_of_it_is_in_memory
             a = host.get(Talker, "a")
             for n in range(10):
                 await a.save_messages(message(f"u{life}-{n}", "y" * 100))
-                path = agent_of(host, Talker)._transcript.path
+                path = parts_of(agent_of(host, Talker))[Transcript].path
                 assert sum(len(json.encode(each)) for each in path) <= 2000 * 1.25
             in_memory = await a.get_messages()
             assert 4 <= len(in_memory) < 20

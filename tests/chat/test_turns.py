@@ -22,6 +22,8 @@ from conversation import (
 )
 
 from outlast import HostStopped, Think, TurnConfig, tool
+from outlast.agent.agent import parts_of
+from outlast.chat.transcript.transcript import Transcript
 from outlast.core.errors import StoreUnavailable
 from outlast.testing import ScriptedModel, Step
 from support import hosting
@@ -311,7 +313,7 @@ async def test_a_store_that_cannot_be_read_for_a_while_only_delays_the_queue(
     async with hosting(Talker, url=store_url) as host:
         a = host.get(Talker, "a")
         await a.save_messages("u1")
-        transcript = agent_of(host, Talker)._transcript
+        transcript = parts_of(agent_of(host, Talker))[Transcript]
         failures = [StoreUnavailable("away"), StoreUnavailable("still away")]
         place_of = transcript.place_of
 

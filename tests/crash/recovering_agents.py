@@ -12,8 +12,11 @@ from pydantic_ai.messages import ModelMessage
 
 from chat_rows import Seen
 from outlast import NotDone, StepContext, Think, ToolCall, tool
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.admission import Admission
+from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.model.beginnings import CONTINUE
+from outlast.chat.turn.state import TurnState
 from outlast.chat.types.events import RecoveryDecided
 from outlast.chat.types.recovery import ChatRecoveryContext
 from outlast.store.operations import Query
@@ -129,17 +132,19 @@ class Talker(Think):
 
     async def follow(self, request: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:
         """The stream of a request, from a place on."""
-        entry = await self._inbox.get(request)
+        entry = await self._parts[Inbox].get(request)
         assert entry is not None
-        async for seq, chunk in (await self._asking.stream(entry)).read(after):
+        async for seq, chunk in (await self._parts[Admission].stream(entry)).read(after):
             yield seq, chunk
 
     async def open_requests(self) -> list[EntryRow]:
-        return list(self._inbox.open)
+        return list(self._parts[Inbox].open)
 
     async def knows(self, message: str) -> bool:
         """Whether the message was accepted."""
-        waiting = [entry.messages for entry in self._inbox.open if entry.messages is not None]
+        waiting = [
+            entry.messages for entry in self._parts[Inbox].open if entry.messages is not None
+        ]
         if any(message == one["id"] for each in waiting for one in json.loads(each)):
             return True
         return await self.get_message(message) is not None
@@ -165,7 +170,7 @@ class Talker(Think):
             query = Query.same(f"SELECT count(*) FROM {table} WHERE agent = ?")
             found = await self._activation.store.fetch(query, self._activation.address.text)
             assert found[0][0] == 0, f"{table} has rows left"
-        return self._turns.recovering is not None
+        return self._parts[TurnState].recovering is not None
 
 
 class Hasty(Talker):

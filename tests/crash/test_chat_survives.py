@@ -24,7 +24,9 @@ from chat_rows import (
     stored,
 )
 from outlast import Host, Think, tool
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.admission import Admission
+from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.run.retention import KEEP_STREAMS
 from outlast.store.operations import Query
 from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
@@ -85,9 +87,9 @@ class Talker(Think):
 
     async def follow(self, request: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:
         """The stream of a request, from a place on."""
-        entry = await self._inbox.get(request)
+        entry = await self._parts[Inbox].get(request)
         assert entry is not None
-        async for seq, chunk in (await self._asking.stream(entry)).read(after):
+        async for seq, chunk in (await self._parts[Admission].stream(entry)).read(after):
             yield seq, chunk
 
     async def request_of(self, message: str) -> str | None:

@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelMessage
 
 from chat_rows import check_all_ended, check_answers, check_request, check_tree, stored
 from outlast import Host, Think, tool
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.run.runner import LOST_FUNCTION
 from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
 

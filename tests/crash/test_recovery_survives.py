@@ -38,9 +38,9 @@ from chat_rows import (
     stored,
 )
 from outlast import Host
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.inbox.origin import AUTO
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.run.retention import KEEP_STREAMS
-from outlast.chat.tools.pending import AUTO
 from outlast.store.operations import Query
 from outlast.testing import Outcome, crash_sweep
 from support import alarm_rows

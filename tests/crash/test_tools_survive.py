@@ -18,7 +18,7 @@ from chat_rows import (
     stored,
 )
 from outlast import ChatResponseResult, Host, Think, ToolCall, tool
-from outlast.chat.tools.pending import AUTO
+from outlast.chat.inbox.origin import AUTO
 from outlast.store.operations import Query
 from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
 

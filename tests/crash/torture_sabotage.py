@@ -63,7 +63,7 @@ def _state() -> None:
 
     async def set(self: Any, name: str, text: str, then: Any = None) -> None:
         self._stored[name] = text
-        await self._commits.commit([(facts._SET, (self._agent, name, text))])
+        await self.commits.commit([(facts._SET, (self.address, name, text))])
 
     _replace(facts.Facts, "set", set)
 

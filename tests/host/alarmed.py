@@ -27,7 +27,7 @@ class Alarmed(Agent):
         """Set the alarm for so many seconds after the beginning of the test, or clear it."""
         at = None if second is None else START + round(second * 1000)
         address = self._activation.address.text
-        await self._commits.commit([alarm(address, source, at)])
+        await self._parts.commits.commit([alarm(address, source, at)])
         if at is not None:
             self._activation.alarm_was_set(at)
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import ActivationFailed, Agent, CommitFailed
+from outlast.agent.fibers.fibers import Fibers
 from support import fiber_rows, forever, hosting
 
 
@@ -201,10 +202,10 @@ class BadFirstWrite(Agent):
     async def on_start(self) -> None:
         BadFirstWrite.starts += 1
         # Too large for a column of the store: the commit itself fails, and with it the activation.
-        await self._commits.commit([self._fibers.insertion(self._broken_row())])
+        await self._parts.commits.commit([self._parts[Fibers].insertion(self._broken_row())])
 
     def _broken_row(self) -> Any:
-        row = self._fibers.new_row("x", None)
+        row = self._parts[Fibers].new_row("x", None)
         object.__setattr__(row, "created_at", 1 << 70)
         return row
 

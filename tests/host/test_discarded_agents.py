@@ -55,7 +55,7 @@ class Stepper(Agent):
 
     async def break_a_commit(self) -> None:
         """Hand over a batch that no engine can write: the number is too large for its column."""
-        await self._commits.commit([alarm(self._activation.address.text, "x", 1 << 70)])
+        await self._parts.commits.commit([alarm(self._activation.address.text, "x", 1 << 70)])
 
     async def put(self, value: str) -> None:
         await self.storage.put("value", value)

@@ -289,12 +289,10 @@ async def test_an_init_that_replaces_a_part_of_the_agent_is_refused_and_harms_no
 ) -> None:
     class Own(Worker):
         def __init__(self) -> None:
-            self._managed = {}  # type: ignore[assignment]
+            self._parts = {}  # type: ignore[assignment]
 
     async with hosting(Own, Neighbour, url=store_url) as host:
-        with pytest.raises(
-            ActivationFailed, match=r"Own\.__init__ replaces self\._managed"
-        ) as info:
+        with pytest.raises(ActivationFailed, match=r"Own\.__init__ replaces self\._parts") as info:
             await host.get(Own, "a").put(1)
         assert isinstance(info.value.__cause__, TypeError)
         await host.get(Neighbour, "b").put(1)

@@ -69,7 +69,7 @@ class Account(Agent):
         await self.started._fiber.stash("stale")
 
     async def write_alarm(self) -> None:
-        await self._commits.commit([alarm(self._activation.address.text, "tea", 1)])
+        await self._parts.commits.commit([alarm(self._activation.address.text, "tea", 1)])
 
     async def must_not_run(self, fiber: FiberContext) -> None:
         Account.log.append("a fiber ran without a row")

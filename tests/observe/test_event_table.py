@@ -48,6 +48,7 @@ EVENTS = {
     "sub_agent:created": ("sub_agent", "info", "child"),
     "sub_agent:deleted": ("sub_agent", "info", "child"),
     "sub_agent:aborted": ("sub_agent", "info", "child"),
+    "battery:failed": ("battery", "error", "battery, error"),
     "lifecycle:activated": ("lifecycle", "info", ""),
     "lifecycle:evicted": ("lifecycle", "info", ""),
     "lifecycle:discarded": ("lifecycle", "warning", "reason"),

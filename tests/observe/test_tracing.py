@@ -24,6 +24,7 @@ from outlast.agent.events import (
     StateUpdated,
     SubAgentAborted,
 )
+from outlast.agent.fibers.fibers import Fibers
 from outlast.core.events import Events
 from outlast.host.events import (
     AgentActivated,
@@ -135,7 +136,7 @@ async def test_a_fiber_that_is_cancelled_is_a_span_that_was_aborted_which_is_no_
     class Cancelling(Worker):
         async def stop(self) -> None:
             await self.cancel_fiber("m")
-            for fiber in list(self._fibers.running.values()):
+            for fiber in list(self._parts[Fibers].running.values()):
                 fiber.cancel()
 
     behaving(forever)

@@ -24,6 +24,9 @@ from interruptions import (
 from chat.conversation import agent_of, answering, inbox, leftovers, meddle, rows
 from chat_rows import stored
 from outlast import ChatRecoveryOptions
+from outlast.agent.agent import parts_of
+from outlast.chat.gateway import ChatGateway
+from outlast.chat.turn.state import TurnState
 from outlast.testing import ScriptedModel
 from support import hosting
 
@@ -144,7 +147,7 @@ async def test_a_message_that_supersedes_takes_the_place_of_half_an_answer(
     options: dict[str, Any] = {"regenerates": None, "body": {}, "client_tools": None}
     async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
         await host.get(Talker, "a").get_messages()
-        serving = agent_of(host, Talker)._serving
+        serving = parts_of(agent_of(host, Talker))[ChatGateway]
         for number in (1, 2):
             message = {"role": "user", "parts": [{"type": "text", "text": f"u{number}"}]}
             await serving.ask(f"r{number}", [message], concurrency="latest", **options)
@@ -224,7 +227,7 @@ async def test_a_turn_that_goes_on_can_be_cancelled(store_url: str) -> None:
         assert await transcript(host) == ["user: u1", "assistant: one two "]
         assert await inbox(host, "outcome, error") == [("aborted", "enough")]
         assert await incidents(host) == []
-        assert agent_of(host, Talker)._turns.recovering is None
+        assert parts_of(agent_of(host, Talker))[TurnState].recovering is None
 
 
 @pytest.mark.parametrize("moment", ["while the hook thinks", "while it goes on"])

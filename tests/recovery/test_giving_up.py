@@ -25,7 +25,9 @@ from interruptions import (
 from chat.conversation import agent_of, answering, inbox, rows
 from chat_rows import check_all_ended, check_tree, stored
 from outlast import ChatRecovery, ToolCall, tool
-from outlast.chat.types.notices import Recovering
+from outlast.agent.agent import parts_of
+from outlast.chat.gateway import ChatGateway
+from outlast.chat.turn.notices import Recovering
 from outlast.chat.types.recovery import RecoveryExhaustedContext
 from outlast.testing import ScriptedModel, Step
 from support import forever, hosting
@@ -303,14 +305,14 @@ async def test_clients_see_that_a_turn_is_being_recovered(store_url: str, outcom
 
         agent._activation.tell = heard
         await asyncio.sleep(0.5)
-        assert not agent._serving.situation().recovering, "it is not decided yet"
+        assert not parts_of(agent)[ChatGateway].situation().recovering, "it is not decided yet"
         await asyncio.sleep(1)
-        assert agent._serving.situation().recovering
+        assert parts_of(agent)[ChatGateway].situation().recovering
         if outcome == "aborted":
             await host.get(Talker, "a").cancel_chat("s1")
         await wait_for(host, Talker)
         assert seen == [(True, "s1"), (False, "s1")]
-        assert not agent._serving.situation().recovering
+        assert not parts_of(agent)[ChatGateway].situation().recovering
         assert await inbox(host, "outcome") == [(outcome,)]
         assert await incidents(host) == []
 

@@ -24,8 +24,11 @@ from pydantic_ai.exceptions import ModelHTTPError
 from chat.conversation import agent_of, answering, inbox, rows
 from chat_rows import check_all_ended, check_tree, stored
 from outlast import ChatRecovery, ChatRecoveryContext, ToolCall, tool
+from outlast.agent.agent import parts_of
 from outlast.chat.model.errors import ModelFailed, is_passing
+from outlast.chat.recovery import incidents as incidents_rows
 from outlast.chat.recovery.budget import evaluated
+from outlast.chat.turn.state import TurnState
 from outlast.chat.types.events import SubmissionChanged
 from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
 from support import hosting, listen
@@ -207,7 +210,7 @@ async def test_an_error_in_a_turn_that_goes_on_is_seen_and_holds_up_nobody(store
         ]
         assert told.names[-1] == "chat:recovery:failed"
         assert await incidents(host) == []
-        assert agent_of(host, Talker)._turns.recovering is None
+        assert parts_of(agent_of(host, Talker))[TurnState].recovering is None
         check_all_ended(await stored(host, ADDRESS))
     assert len(shown) == 1
     check_requests(model)
@@ -298,8 +301,8 @@ async def test_what_is_given_up_has_one_outcome_also_without_its_record(store_ur
         await asyncio.sleep(0.5)
         agent = host.get(Talker, "a")
         assert await incidents(host) == [("s1", "open")]
-        await agent_of(host, Talker)._commits.commit(
-            [agent_of(host, Talker)._turns.incidents.close("s1")]
+        await parts_of(agent_of(host, Talker)).commits.commit(
+            [(incidents_rows._CLOSE, ("Talker/a", "s1"))]
         )
         assert await incidents(host) == []
         assert await agent.seal_incident("s1") is True

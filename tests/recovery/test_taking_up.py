@@ -30,6 +30,8 @@ from pydantic import BaseModel
 from chat.conversation import agent_of, answering, inbox, meddle, rows
 from chat_rows import check_all_ended, check_answers, check_tree, stored
 from outlast import ChatRecoveryOptions, TurnConfig
+from outlast.agent.agent import parts_of
+from outlast.chat.turn.state import TurnState
 from outlast.testing import ScriptedModel, Step
 from support import forever, hosting
 
@@ -342,7 +344,7 @@ async def test_half_an_answer_of_a_type_is_begun_anew(store_url: str) -> None:
     async with hosting(Talker, url=store_url, life="2") as host:
         a = host.get(Talker, "a")
         await a.get_messages()
-        end = await agent_of(host, Talker)._turns.wait("s1")
+        end = await parts_of(agent_of(host, Talker))[TurnState].wait("s1")
         assert (end.status, end.output) == ("completed", Place(city="Rome"))
         answer = (await a.get_messages())[-1]
         assert answer.text == '{"city": "Rome"}'

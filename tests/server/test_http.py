@@ -26,6 +26,8 @@ from tabs import (
 )
 
 from outlast import Agent, Think, rpc
+from outlast.agent.agent import parts_of
+from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.message.reducer import MessageBuilder
 from outlast.server.limits import Limits
 from outlast.server.pages.pages import Page
@@ -40,7 +42,9 @@ class Guarded(Think):
 
     async def before_turn(self, context: Any) -> None:
         entry = (
-            await self._inbox.get(context.request_id) if hasattr(context, "request_id") else None
+            await self._parts[Inbox].get(context.request_id)
+            if hasattr(context, "request_id")
+            else None
         )
         Guarded.seen.append(None if entry is None else json.loads(entry.options).get("principal"))
 
@@ -535,7 +539,7 @@ async def test_the_principal_is_kept_with_what_it_asks(sqlite_url: str) -> None:
             )
             async with server.app.host.using(_address("Guarded", "x")) as agent:
                 for id in ("r1", "r2", made.json()["id"]):
-                    entry = await agent._inbox.get(id)
+                    entry = await parts_of(agent)[Inbox].get(id)
                     assert json.loads(entry.options).get("principal") == {"user": "ann"}, id
 
 

@@ -30,6 +30,9 @@ from tabs import (
 
 from conformance.fixture_agent import FixtureAgent
 from outlast import ChatRecovery, Think
+from outlast.agent.agent import parts_of
+from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.turn.state import TurnState
 from outlast.client import Client
 from outlast.host.address import Address
 from outlast.testing import ScriptedModel, Step
@@ -57,7 +60,7 @@ class Slow(Think):
     acted_for: list[Any] = []
 
     async def before_step(self, context: Any) -> None:
-        entry = self._turns.running.entry
+        entry = self._parts[TurnState].running.entry
         Slow.acted_for.append(json.loads(entry.options).get("principal"))
 
 
@@ -380,6 +383,6 @@ async def test_clients_write_neither_history_nor_who_they_are(sqlite_url: str) -
         await tab.call("echo")
         assert await stored(server) == before
         async with server.app.host.using(Address.of("FixtureAgent", "a")) as agent:
-            entry = await agent._inbox.get("r1")
+            entry = await parts_of(agent)[Inbox].get("r1")
             assert json.loads(entry.options)["principal"] == {"user": "ann"}
             assert entry.origin == "chat"

@@ -13,6 +13,9 @@ import pytest
 from tabs import LONG, MESSAGES, Served, served, text_of, user
 
 from outlast import Think
+from outlast.agent.agent import parts_of
+from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.transcript.transcript import Transcript
 from outlast.host.address import Address
 from outlast.store.postgres.engine import parse
 from outlast.testing import ScriptedModel
@@ -44,18 +47,18 @@ async def elsewhere(url: str, script: str) -> None:
 async def before_its_claim(server: Served) -> AsyncIterator[None]:
     """What is accepted in the block is not taken up before its end."""
     async with server.app.host.using(Address.of("Talker", "a")) as agent:
-        await agent._transcript.changing.__aenter__()
+        await parts_of(agent)[Transcript].changing.__aenter__()
         try:
             yield
         finally:
-            await agent._transcript.changing.__aexit__(None, None, None)
+            await parts_of(agent)[Transcript].changing.__aexit__(None, None, None)
 
 
 async def accepted(server: Served) -> None:
     """Wait until a request waits for its turn."""
     live = server.app.host._activations._live[Address.of("Talker", "a")]
     async with asyncio.timeout(LONG):
-        while not live.agent._inbox.open:
+        while not parts_of(live.agent)[Inbox].open:
             await asyncio.sleep(0.001)
 
 

@@ -11,6 +11,8 @@ import pytest
 from tabs import LONG, body_of, served, user
 
 from outlast import Auth, Think
+from outlast.agent.agent import parts_of
+from outlast.chat.gateway import ChatGateway
 from outlast.server.access.auth import NotLetIn
 from outlast.server.access.rechecking import PAUSES, WITHIN, CannotTell, refused
 from outlast.testing import ScriptedModel, Step
@@ -105,7 +107,7 @@ async def test_an_event_stream_ends_and_its_turn_goes_on(sqlite_url: str) -> Non
         guard.known = "alice"
         async with server.app.host.using(_address("Slow", "a")) as agent:
             turns: Any = agent
-            assert turns._serving.situation().started is not None, "the turn goes on"
+            assert parts_of(turns)[ChatGateway].situation().started is not None, "the turn goes on"
         assert server.app.readers.count == 0
 
 

@@ -205,7 +205,7 @@ async def test_calls_return_fail_and_stream(
 
 async def test_only_what_is_marked_can_be_called(sqlite_url: str) -> None:
     async with served(url=sqlite_url) as server, server.tab() as tab:
-        for name in ("notCallable", "get_messages", "set_state", "_change_state", "__init__"):
+        for name in ("notCallable", "get_messages", "set_state", "_start", "__init__"):
             with pytest.raises(RuntimeError, match=f"^Method {name} is not callable$"):
                 await tab.call(name)
         for name in ("nothing", "", "add.x", "storage", "Method", "é\u2028"):

@@ -10,9 +10,9 @@ from typing import Any
 
 import asyncpg
 import pytest
-from battery import ALL_NOTES, FIRST, NEWER_NOTES, NOTES, SECOND, TASKS, note
 from rows import execute, fence, look, opened, path_of, put, stored
 
+from battery import ALL_NOTES, FIRST, NEWER_NOTES, NOTES, SECOND, TASKS, note
 from outlast.core.errors import StoreError, StoreTooNew
 from outlast.store import upgrade as upgrades
 from outlast.store.catalogue import columns_of, meta_of, owned_tables

@@ -20,7 +20,7 @@ import hashlib
 from contextvars import ContextVar
 from typing import Protocol
 
-from outlast.agent.commit import Unit
+from outlast.agent.commit import Block
 from outlast.store.operations import BulkStatement, Operation, Query
 
 
@@ -41,15 +41,15 @@ class Origin:
     def origin(self) -> Origin:
         return self
 
-    def key(self, agent: str, kind: str, name: str, input: str | None, unit: Unit | None) -> str:
+    def key(self, agent: str, kind: str, name: str, input: str | None, block: Block | None) -> str:
         """The key of the next admission of this kind, name and input at `agent`.
 
         If the block that it is part of is given up, the next one is this one.
         """
         what = digest(agent, kind, name, input or "")
         count = self._counts[what] = self._counts.get(what, 0) + 1
-        if unit is not None:
-            unit.if_given_up(lambda: self._take_back(what, count))
+        if block is not None:
+            block.undo(lambda: self._take_back(what, count))
         return f"{self.scope}:{self._place}:{what}:{count}"
 
     def _take_back(self, what: str, count: int) -> None:

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from outlast.agent.commit import Commits
-from outlast.agent.events import StateUpdated
+from outlast.agent.battery import Battery, batteries_of
 from outlast.agent.fibers import sql as fiber_rows
 from outlast.agent.fibers.backoff import FiberRecovery
 from outlast.agent.fibers.fiber import FiberHandle
 from outlast.agent.fibers.fibers import UNSET, FiberFunction, Fibers
 from outlast.agent.fibers.managed import FiberInspection, FiberStatus, ManagedFibers
-from outlast.agent.fibers.recovery import ALARM, FiberRecoveryContext, FiberResolution, Recovery
+from outlast.agent.fibers.recovery import FiberRecoveryContext, FiberResolution, Recovery
 from outlast.agent.keepalive import Lease, keep_alive_while
-from outlast.agent.notices import Broadcast, StateChanged
+from outlast.agent.notices import Broadcast
+from outlast.agent.part import Layout, Part, Parts
+from outlast.agent.receipts import Receipts
 from outlast.agent.schedules import sql as schedule_rows
 from outlast.agent.schedules.schedules import Schedule, Schedules
 from outlast.agent.schedules.timetable import Retry, ScheduleKind
 from outlast.agent.sleepers import sleepers
-from outlast.agent.state import facts, typed
 from outlast.agent.state.facts import Facts
+from outlast.agent.state.state import State
 from outlast.agent.state.storage import Storage
 from outlast.agent.subagents.subagents import SubAgent, SubAgents
 from outlast.core import json
+from outlast.core.hooks import call_hook
 from outlast.host.life.activation import Activation
 from outlast.store.operations import Query, Read
+from outlast.store.schema import Schema
 
 logger = logging.getLogger("outlast.agent")
 
@@ -77,6 +78,20 @@ class Agent:
     sub_agents: ClassVar[Sequence[type[Any]]] = ()  # the classes of this agent's sub-agents
     exposes_sub_agents: ClassVar[bool] = True  # to clients; False: only code of yours reaches them
 
+    # Each is made with the parts before it; None: this agent does not use it.
+    _part_types: ClassVar[tuple[Callable[[Parts], Part | None], ...]] = (
+        SubAgents,
+        Facts,
+        State,
+        Fibers,
+        Recovery,
+        ManagedFibers,
+        Schedules,
+        Receipts,
+    )
+    _batteries: ClassVar[tuple[Battery, ...]] = ()
+    _schemas: ClassVar[tuple[Schema, ...]] = ()
+    _layouts: ClassVar[dict[tuple[type[Part], ...], Layout]] = {}
     _unfinished_work: ClassVar[tuple[Query, ...]] = (
         fiber_rows.UNFINISHED_AGENTS,
         schedule_rows.CLAIMED_AGENTS,
@@ -93,6 +108,27 @@ class Agent:
     def __init__(self) -> None:
         """Override for attributes of your own; the agent's storage and fibers are there already."""
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        known = {
+            battery.name for base in cls.__bases__ for battery in getattr(base, "_batteries", ())
+        }
+        found = batteries_of(reversed(cls.__mro__), cls.__name__)
+        cls._batteries, cls._layouts = found, {}
+        new = [battery for battery in found if battery.name not in known]
+        cls._schemas = tuple(each.schema for each in found if each.schema is not None)
+        more = [query for battery in new for query in battery.unfinished_work]
+        cls._unfinished_work = (*cls._inherited("_unfinished_work"), *more)
+        names = {name for battery in new for name in battery.operators}
+        cls._for_operators = frozenset(cls._inherited("_for_operators")) | names
+
+    @classmethod
+    def _inherited(cls, name: str) -> tuple[Any, ...]:
+        """What the class and its bases say under a name, each once."""
+        own = [vars(cls)[name]] if name in vars(cls) else []
+        values = [*(getattr(base, name, ()) for base in cls.__bases__), *own]
+        return tuple(dict.fromkeys(each for value in values for each in value))
+
     @classmethod
     def _make(cls, activation: Activation) -> Self:
         agent = cls.__new__(cls)
@@ -106,19 +142,13 @@ class Agent:
 
     def _attach(self, activation: Activation) -> None:
         self._activation = activation
-        self._commits = Commits(activation)
-        self.storage = Storage(activation.address.text, activation.store, self._commits)
-        self._fibers = Fibers(activation, self._commits)
-        self._recovery = Recovery(
-            self._fibers,
-            lambda context: self.on_fiber_recovered(context),
-            lambda: self.fiber_recovery,
-        )
-        self._managed = ManagedFibers(self._fibers, self._recovery)
-        self._fibers.on_orphan = self._recovery.scan_soon
-        self._facts = Facts(activation, self._commits)
-        self._schedules = Schedules(self, activation, self._commits, self._facts)
-        self._sub_agents = SubAgents(activation, self._commits)
+        self._parts = parts = Parts(self, activation)
+        self.storage = Storage(activation.address.text, activation.store, parts.commits)
+        for make in self._part_types:
+            parts.add(make(parts))
+        for battery in self._batteries:
+            parts.add(battery.part(parts), battery.name)
+        parts.complete(self._layouts)
 
     @property
     def name(self) -> str:
@@ -194,7 +224,7 @@ class Agent:
             assert await host.get(Player, "alice").win() == 1
         ```
         """
-        return self._facts.get("state", self.state_type, copy.deepcopy(self.initial_state))
+        return self._parts[State].get()
 
     async def get_state(self) -> Any:
         """The same as `state`, for callers that have a stub."""
@@ -202,55 +232,19 @@ class Agent:
 
     async def set_state(self, state: Any) -> None:
         """Replace the state. Durable when this returns; inside `commit()`, when the block ends."""
-        await self._change_state(state, "server")
-
-    async def _change_state(self, state: Any, source: Any) -> None:
-        text = typed.dump(self.state_type, state, "state")
-        self._validate(typed.load(self.state_type, text), source)
-
-        def told() -> None:
-            self._activation.events.emit(StateUpdated, self._activation.address.text)
-            self._activation.tell(StateChanged(text, source))
-            self._activation.spawn(self._tell_of_state(text, source), "on_state_changed")
-
-        await self._facts.set("state", text, told)
-
-    def _validate(self, state: Any, source: Any) -> None:
-        verdict: Any = self.validate_state_change(state, source)  # type: ignore[func-returns-value]
-        if inspect.isawaitable(verdict):
-            if inspect.iscoroutine(verdict):
-                verdict.close()
-            raise TypeError(
-                f"{type(self).__name__}.validate_state_change is async, so it would refuse nothing;"
-                f" use a plain `def` that raises"
-            )
-
-    async def _tell_of_state(self, text: str, source: Any) -> None:
-        try:
-            told: Any = self.on_state_changed(typed.load(self.state_type, text), source)
-            if inspect.isawaitable(told):
-                await told
-        except Exception:
-            logger.exception("%s: on_state_changed failed", self._activation.address)
+        await self._parts[State].change(state, "server")
 
     async def configure(self, config: Any) -> None:
         """Set the agent's configuration: one value, kept for its whole life."""
-        await self._facts.set("config", typed.dump(self.config_type, config, "configuration"))
+        await self._parts[State].configure(config)
 
     def get_config(self) -> Any:
         """What `configure` was given, as a `config_type` if that is given; None: nothing yet."""
-        return self._facts.get("config", self.config_type, None)
+        return self._parts[State].config()
 
     async def get_configuration(self) -> Any:
         """The same, for callers that have a stub."""
         return self.get_config()
-
-    def _state_text(self) -> str | None:
-        """The state as JSON; None: there is none."""
-        state = self.state
-        if state is None:  # null is a state once somebody has set it
-            return self._facts.text("state")
-        return typed.dump(self.state_type, state, "state")
 
     # --- connections -----------------------------------------------------------------------------
 
@@ -299,7 +293,7 @@ class Agent:
             assert await host.get(Mover, "m").move() == {"to": 1}
         ```
         """
-        return self._commits.unit()
+        return self._parts.commits.block()
 
     # --- staying in memory -----------------------------------------------------------------------
 
@@ -321,11 +315,11 @@ class Agent:
         `function` is called with a `FiberContext`, and with `input` if that is given. The input is stored
         with the row, and is the fiber's snapshot until the first stash.
         """
-        return self._fibers.run(name, function, input)
+        return self._parts[Fibers].run(name, function, input)
 
     async def stash(self, data: Any) -> None:
         """Replace the snapshot of the fiber that this code runs in. Durable when it returns."""
-        await self._fibers.current().stash(data)
+        await self._parts[Fibers].current().stash(data)
 
     async def start_fiber(
         self,
@@ -343,13 +337,15 @@ class Agent:
         If there is one with this id or key already, that one is returned (`accepted` is False) and
         nothing is started. `wait=True` returns when it has ended.
         """
-        return await self._managed.start(name, function, input, id, idempotency_key, wait, metadata)
+        return await self._parts[ManagedFibers].launch(
+            name, function, input, id, idempotency_key, wait, metadata
+        )
 
     async def inspect_fiber(
         self, id: str | None = None, *, idempotency_key: str | None = None
     ) -> FiberInspection | None:
         """A managed fiber as it stands in the store, by its id or by its key; or None."""
-        return await self._managed.inspect(id, idempotency_key)
+        return await self._parts[ManagedFibers].inspect(id, idempotency_key)
 
     async def list_fibers(
         self,
@@ -359,13 +355,13 @@ class Agent:
         limit: int = 50,
     ) -> list[FiberInspection]:
         """Managed fibers, newest first; at most 100."""
-        return await self._managed.list(status, name, limit)
+        return await self._parts[ManagedFibers].list(status, name, limit)
 
     async def cancel_fiber(
         self, id: str | None = None, *, idempotency_key: str | None = None
     ) -> bool:
         """Cancel a managed fiber, by its id or by its key. False when there is none, or it has ended."""
-        return await self._managed.cancel(id, idempotency_key)
+        return await self._parts[ManagedFibers].cancel(id, idempotency_key)
 
     async def resolve_fiber(
         self,
@@ -377,7 +373,9 @@ class Agent:
         snapshot: Any = None,
     ) -> bool:
         """Say how an interrupted managed fiber has ended. False when it is not interrupted."""
-        return await self._managed.resolve(id, FiberResolution(status, error, metadata, snapshot))
+        return await self._parts[ManagedFibers].resolve(
+            id, FiberResolution(status, error, metadata, snapshot)
+        )
 
     async def delete_fibers(
         self,
@@ -387,7 +385,7 @@ class Agent:
         limit: int = 100,
     ) -> int:
         """Delete managed fibers that have ended (interrupted ones only if asked for), oldest first."""
-        return await self._managed.delete(status, settled_before, limit)
+        return await self._parts[ManagedFibers].delete(status, settled_before, limit)
 
     # --- schedules -------------------------------------------------------------------------------
 
@@ -425,7 +423,7 @@ class Agent:
             assert len(await host.get(Clock, "c").get_schedules()) == 2
         ```
         """
-        return await self._schedules.once_or_by_cron(
+        return await self._parts[Schedules].once_or_by_cron(
             when, callback, payload, retry, idempotent, timezone
         )
 
@@ -439,7 +437,7 @@ class Agent:
         idempotent: bool | None = None,
     ) -> Schedule:
         """Call a method of this agent again and again, each time `interval` after the last has ended."""
-        return await self._schedules.every(interval, callback, payload, retry, idempotent)
+        return await self._parts[Schedules].every(interval, callback, payload, retry, idempotent)
 
     async def get_schedules(
         self,
@@ -448,15 +446,15 @@ class Agent:
         callback: Callable[..., Any] | str | None = None,
     ) -> list[Schedule]:
         """The schedules of this agent, the next one first; of one kind, or of one method or its name."""
-        return await self._schedules.all(kind, callback)
+        return await self._parts[Schedules].all(kind, callback)
 
     async def get_schedule(self, id: str) -> Schedule | None:
         """One schedule of this agent, or None."""
-        return await self._schedules.get(id)
+        return await self._parts[Schedules].get(id)
 
     async def cancel_schedule(self, id: str) -> bool:
         """Remove a schedule; an execution under way goes on. False when there is none."""
-        return await self._schedules.cancel(id)
+        return await self._parts[Schedules].cancel(id)
 
     # --- sub-agents ------------------------------------------------------------------------------
 
@@ -485,19 +483,19 @@ class Agent:
 
         It has rows, fibers and schedules of its own, and lives where this agent lives.
         """
-        return await self._sub_agents.get(agent_class, name)
+        return await self._parts[SubAgents].get(agent_class, name)
 
     def parent_agent(self, agent_class: type[A]) -> A:
         """A stub of the agent that this one is a sub-agent of."""
-        return self._sub_agents.parent(agent_class)
+        return self._parts[SubAgents].parent(agent_class)
 
     async def has_sub_agent(self, agent_class: type[Any], name: str) -> bool:
         """True when there is such a sub-agent."""
-        return await self._sub_agents.has(agent_class, name)
+        return await self._parts[SubAgents].has(agent_class, name)
 
     async def list_sub_agents(self, agent_class: type[Any] | None = None) -> list[SubAgent]:
         """The sub-agents of this agent (of one class, if given), in the order they were made."""
-        return await self._sub_agents.all(agent_class)
+        return await self._parts[SubAgents].all(agent_class)
 
     async def abort_sub_agent(
         self, agent_class: type[Any], name: str, reason: str = "its parent asked for it"
@@ -506,11 +504,11 @@ class Agent:
 
         Whoever waits for a call of theirs gets `AgentAborted`. False: none of them was in memory.
         """
-        return self._sub_agents.abort(agent_class, name, reason)
+        return self._parts[SubAgents].abort(agent_class, name, reason)
 
     async def delete_sub_agent(self, agent_class: type[Any], name: str) -> bool:
         """Stop a sub-agent and all below it, and delete every row of theirs. False: there is none."""
-        return await self._sub_agents.delete(agent_class, name)
+        return await self._parts[SubAgents].delete(agent_class, name)
 
     async def destroy(self) -> None:
         """End this agent and all below it, and delete everything that they own. Again: nothing.
@@ -518,51 +516,54 @@ class Agent:
         For a sub-agent this is what its parent's `delete_sub_agent` does. Other calls, fibers and callbacks
         of theirs are interrupted; the code that called this goes on, but can write nothing more.
         """
-        await self._sub_agents.destroy()
+        await self._parts[SubAgents].destroy()
 
     # --- what the host calls ---------------------------------------------------------------------
 
     @classmethod
     def _first_reads(cls, address: str) -> list[Read]:
-        queries = (facts.ALL, fiber_rows.IS_ANY_UNFINISHED, schedule_rows.IS_ANY_CLAIMED)
+        owners = (*cls._part_types, *cls._batteries)
+        queries = (query for owner in owners for query in getattr(owner, "first_reads", ()))
         return [(query, (address,)) for query in queries]
 
-    async def _prepare(self) -> None:
-        """Read what `on_start` may use already."""
-        await self._sub_agents.check_registered()
-        await self._facts.load()
-
     async def _start(self) -> None:
-        await self._prepare()
-        started: Any = self.on_start()
-        if inspect.isawaitable(started):
-            await started
-        address = self._activation.address.text
-        if await self._activation.fetch(fiber_rows.IS_ANY_UNFINISHED, address):
-            self._recovery.scan_soon()
-        if await self._activation.fetch(schedule_rows.IS_ANY_CLAIMED, address):
-            self._schedules.scan_soon()
+        parts = self._parts
+        try:
+            for load in parts.having("load"):
+                await load()
+            await call_hook(self.on_start)
+            for start in parts.having("start"):
+                await start()
+        except Exception:
+            for failed in parts.having("start_failed"):
+                await failed()
+            raise
 
     async def _wake(self, source: str) -> None:
-        if source == ALARM:
-            await asyncio.shield(self._recovery.scan_soon(woken=True))
-        elif source == schedule_rows.ALARM:
-            await asyncio.shield(self._schedules.scan_soon())
-        else:
-            raise LookupError(f"no part of {type(self).__name__} is called {source!r}")
+        await self._parts.woken_by(source).wake(source)
 
     async def _set_right(self) -> None:
-        await self._schedules.set_right()
-        await asyncio.shield(self._recovery.scan_soon())
+        for set_right in self._parts.having("set_right"):
+            await set_right()
 
     async def _interrupting(self, cause: str) -> None:
-        """The process is asked to stop: that is no crash of what runs here."""
-        await self._recovery.spare()
-        await self._schedules.spare()
+        for host_stops in self._parts.having("host_stops"):
+            await host_stops(cause)
 
     def _leave(self, reason: Exception) -> None:
-        self._managed.leave()
+        for leave in self._parts.having("leave"):
+            leave(reason)
         this = asyncio.current_task()
         for task in list(self._activation.tasks):
             if task is not this:
                 task.cancel()
+
+
+def batteries(agent_class: type[Agent]) -> tuple[Battery, ...]:
+    """Return the batteries of a class of agents, in the order of their parts."""
+    return agent_class._batteries
+
+
+def parts_of(agent: Agent) -> Parts:
+    """Return the parts of an agent, for servers and batteries."""
+    return agent._parts

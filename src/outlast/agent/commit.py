@@ -1,4 +1,8 @@
-"""Several writes, one commit. Every write of an agent passes here."""
+"""A commit: writes that become durable together, and what follows once they are.
+
+Every write of an agent passes here. An owner of rows offers one method for one change: it writes its
+operations into a `Commit` and registers with `then` what follows in memory, so neither half can be forgotten.
+"""
 
 from __future__ import annotations
 
@@ -6,64 +10,136 @@ import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from outlast.core.errors import CommitFailed
 from outlast.host.life.activation import Activation
 from outlast.store.operations import Operation, Outcome
 
-_open_unit: ContextVar[Unit | None] = ContextVar("outlast_unit", default=None)
+T = TypeVar("T")
+
+Effect = Callable[[], None]
+
+_open_block: ContextVar[Block | None] = ContextVar("outlast_commit_block", default=None)
 
 
-class Unit:
+class Commit:
+    """Operations of one agent that are written in one transaction, with the effects of its outcome."""
+
+    __slots__ = ("_activation", "_operations", "_then", "_undo", "failure")
+
+    def __init__(self, activation: Activation) -> None:
+        self._activation = activation
+        self._operations: list[Operation] = []
+        self._then: list[Effect] = []
+        self._undo: list[Effect] = []
+        self.failure: BaseException | None = None  # why it will never be durable, for `undo`
+
+    @property
+    def operations(self) -> list[Operation]:
+        """What is written so far."""
+        return self._operations
+
+    def write(self, *operations: Operation) -> None:
+        """Add operations; they are written in this order."""
+        self._operations += operations
+
+    def then(self, effect: Effect) -> None:
+        """Run this once the commit is durable, in the order of registration, even if nobody waits."""
+        self._then.append(effect)
+
+    def undo(self, effect: Effect) -> None:
+        """Run this, the last one first, if the commit will never be durable."""
+        self._undo.append(effect)
+
+    def follow(self, other: Commit) -> None:
+        """Take over the effects of a commit whose operations this one has."""
+        self._then += other._then
+        self._undo += other._undo
+
+    def submit(self) -> asyncio.Future[tuple[int, ...]]:
+        """Hand the commit over now. Await the result for the rows that each operation touched."""
+        try:
+            outcome = self._activation.submit(self._operations)
+        except BaseException as failure:
+            self.give_up(failure)
+            raise
+        outcome.add_done_callback(self.conclude)
+        return outcome
+
+    async def stored(self) -> tuple[int, ...] | None:
+        """Hand the commit over and wait until it is durable.
+
+        The part of an open `commit()` block returns None at once: the end of the block makes it durable.
+        """
+        return await self.submit()
+
+    def conclude(self, outcome: asyncio.Future[tuple[int, ...]]) -> None:
+        """Run the effects of a known outcome: its own, or that of the commit it was written with."""
+        failure = outcome.exception()
+        if failure is None:
+            self._durable()
+        else:
+            self.give_up(failure)
+
+    def _durable(self) -> None:
+        for effect in self._then:
+            effect()
+
+    def give_up(self, error: BaseException) -> None:
+        """Run the effects of a commit that will never be durable."""
+        self.failure = error
+        for effect in reversed(self._undo):
+            effect()
+
+
+class Block(Commit):
     """`async with agent.commit():` everything written inside is committed together, or not at all."""
 
+    __slots__ = ("_commits", "_outcome", "_token", "_used", "_views", "is_open", "joins", "outer")
+
     def __init__(self, commits: Commits) -> None:
+        super().__init__(commits.activation)
         self._commits = commits
-        self._operations: list[Operation] = []
-        self._then: list[Callable[[], None]] = []
-        self._undo: list[Callable[[], None]] = []
-        self._token: Token[Unit | None] | None = None
-        self.outer: Unit | None = None  # an open unit further out: of this agent, or of another
-        self.joins: Unit | None = None  # an open unit of this same agent, which this one is part of
-        self.is_open = False
-        self.committed: Outcome | None = None  # made when somebody wants to wait
+        self._token: Token[Block | None] | None = None
+        self._outcome: Outcome | None = None  # made when somebody wants to wait
         self._used = False
-        self.written: dict[str, str | None] = {}  # storage keys as the code inside must see them
-        self.facts: dict[str, str] = {}  # and facts
-        # Rows of what is admitted here: managed fibers by their key, and entries of the inbox.
-        self.fibers: dict[str, Any] = {}
-        self.entries: list[Any] = []
+        self._views: dict[object, Any] = {}
+        self.outer: Block | None = None  # an open block further out: of this agent, or of another
+        self.joins: Block | None = (
+            None  # an open block of this same agent, which this one is part of
+        )
+        self.is_open = False
 
     def belongs_to(self, commits: Commits) -> bool:
         return self.is_open and self._commits is commits
 
-    def add(self, operations: list[Operation], then: Callable[[], None] | None) -> None:
-        """Join these writes; `then` runs when they are durable."""
-        self._operations += operations
-        if then is not None:
-            self._then.append(then)
+    def view(self, owner: object, make: Callable[[], T]) -> T:
+        """Return what an owner's rows are as the code inside the block must see them."""
+        found = self._views.get(owner)
+        if found is None:
+            found = self._views[owner] = make()
+        return cast(T, found)
 
-    def if_given_up(self, undo: Callable[[], None]) -> None:
-        """Called, the last one first, if nothing of this will ever be durable."""
-        self._undo.append(undo)
+    def submit(self) -> asyncio.Future[tuple[int, ...]]:
+        """Return the outcome of the block, which its end decides: one for everybody who waits."""
+        if self._outcome is None:
+            self._outcome = Outcome(loop=asyncio.get_running_loop())
+            self._outcome.add_done_callback(lambda future: future.exception())
+        return self._outcome
 
-    def outcome(self) -> Outcome:
-        """Resolved when the unit is durable; raises when it was given up. One for all who wait."""
-        if self.committed is None:
-            self.committed = Outcome(loop=asyncio.get_running_loop())
-            self.committed.add_done_callback(lambda future: future.exception())
-        return self.committed
+    async def stored(self) -> tuple[int, ...] | None:
+        return None
 
     async def __aenter__(self) -> Self:
         if self._used:
             raise RuntimeError("a commit() block is used once; call commit() again")
         self._used = True
-        self.outer = _open_unit.get()
+        self.outer = _open_block.get()
         self.joins = self._commits.current()
         self.is_open = self.joins is None
         if self.joins is None:
-            self._token = _open_unit.set(self)
+            self._token = _open_block.set(self)
         return self
 
     async def __aexit__(
@@ -76,104 +152,77 @@ class Unit:
             return  # the outer block commits
         self.is_open = False
         assert self._token is not None
-        _open_unit.reset(self._token)
+        _open_block.reset(self._token)
         if error is not None:
-            self._give_up(error)
+            self.give_up(error)
         elif not self._operations:
             self._durable()
         else:
-            try:
-                outcome = self._commits.commit(self._operations)
-            except BaseException as failure:
-                self._give_up(failure)
-                raise
-            outcome.add_done_callback(self._concluded)
-            await outcome
-
-    def _concluded(self, outcome: asyncio.Future[tuple[int, ...]]) -> None:
-        """Called with the outcome also when whoever waited for it has been cancelled meanwhile."""
-        failure = outcome.exception()
-        if failure is None:
-            self._durable()
-        else:
-            self._give_up(failure)
+            await super().submit()
 
     def _durable(self) -> None:
-        for then in self._then:
-            then()
-        if self.committed is not None and not self.committed.done():
-            self.committed.set_result(())
+        super()._durable()
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(())
 
-    def _give_up(self, error: BaseException) -> None:
-        for undo in reversed(self._undo):
-            undo()
-        if self.committed is not None and not self.committed.done():
+    def give_up(self, error: BaseException) -> None:
+        super().give_up(error)
+        if self._outcome is not None and not self._outcome.done():
             reason = CommitFailed(f"the commit block that this belonged to was given up: {error!r}")
             reason.__cause__ = error
-            self.committed.set_exception(reason)
+            self._outcome.set_exception(reason)
 
 
 class Commits:
-    """The way in which the parts of one agent write."""
+    """How the parts of one agent write."""
 
     def __init__(self, activation: Activation) -> None:
-        self._activation = activation
+        self.activation = activation
 
-    def unit(self) -> Unit:
-        """A block whose writes are committed together."""
-        return Unit(self)
+    def block(self) -> Block:
+        """Return a block whose writes are committed together."""
+        return Block(self)
 
-    def current(self) -> Unit | None:
-        """The open block of this agent around the running code, if there is one."""
-        unit = _open_unit.get()
-        while unit is not None and not unit.belongs_to(self):
-            unit = unit.outer
-        return unit
+    def current(self) -> Block | None:
+        """Return the open block of this agent around the running code, if there is one."""
+        block = _open_block.get()
+        while block is not None and not block.belongs_to(self):
+            block = block.outer
+        return block
+
+    def new(self) -> Commit:
+        """Return a commit of its own, whatever block is open."""
+        return Commit(self.activation)
+
+    def joining(self) -> Commit:
+        """Return the open block around the running code, or else a commit of its own."""
+        return self.current() or self.new()
 
     def hand_over(
-        self, operations: list[Operation], then: Callable[[], None] | None = None
+        self, operations: list[Operation], then: Effect | None = None
     ) -> asyncio.Future[tuple[int, ...]]:
-        """Queue these writes now, in the open block if there is one. Await the result for the outcome.
-
-        `then` runs when they are durable, also if whoever waits is cancelled meanwhile."""
-        unit = self.current()
-        if unit is not None:
-            unit.add(operations, then)
-            return unit.outcome()
-        outcome = self.commit(operations)
-        if then is not None:
-            outcome.add_done_callback(lambda done: None if done.exception() else then())
-        return outcome
+        """Queue these writes now, in the open block if there is one. Await the result for the outcome."""
+        commit = self._filled(operations, then)
+        return commit.submit()
 
     async def write(
-        self, operations: list[Operation], then: Callable[[], None] | None = None
+        self, operations: list[Operation], then: Effect | None = None
     ) -> tuple[int, ...] | None:
-        """Write, and return when it is durable: what each operation touched.
+        """Write, and return what each operation touched once that is durable; None in an open block."""
+        return await self._filled(operations, then).stored()
 
-        In an open block: return at once, with None; the block's end makes it durable."""
-        unit = self.current()
-        if unit is not None:
-            unit.add(operations, then)
-            return None
-        return await self.hand_over(operations, then)
-
-    async def commit_then(self, operations: list[Operation], then: Callable[[], None]) -> None:
-        """A commit of its own, and `then` when it is durable, also if whoever waits is cancelled.
-
-        Whoever is cancelled gets to know it when the outcome is known: see `Outcome`.
-        """
-        outcome = self.commit(operations)
-        try:
-            await outcome
-        finally:
-            if outcome.done() and outcome.exception() is None:
-                then()
+    def _filled(self, operations: list[Operation], then: Effect | None) -> Commit:
+        commit = self.joining()
+        commit.write(*operations)
+        if then is not None:
+            commit.then(then)
+        return commit
 
     def commit(self, operations: list[Operation]) -> asyncio.Future[tuple[int, ...]]:
-        """A commit of its own, whatever block is open. It is handed over now; await its outcome."""
-        return self._activation.submit(operations)
+        """Hand over a commit of its own, whatever block is open; await its outcome."""
+        return self.activation.submit(operations)
 
 
-def without_unit() -> None:
-    """Work that outlives the code that started it belongs to no open block."""
-    _open_unit.set(None)
+def leave_blocks() -> None:
+    """Detach the running code from every open block: it outlives the code that started it."""
+    _open_block.set(None)

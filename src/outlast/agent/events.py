@@ -191,3 +191,16 @@ class SubAgentAborted(SubAgentEvent):
     """Its work was stopped; what it had stored is kept."""
 
     name = "sub_agent:aborted"
+
+
+# --- batteries -----------------------------------------------------------------------------------
+
+
+class BatteryFailed(Event):
+    """A battery raised an exception where that must not fail the agent; it contributes nothing there."""
+
+    name = "battery:failed"
+    channel = "battery"
+    severity = "error"
+    battery: str
+    error: str

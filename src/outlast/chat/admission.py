@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,26 +10,31 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
-from outlast.agent.commit import Commits
+from outlast.agent.commit import Commit
+from outlast.agent.part import Parts
+from outlast.chat.answer.attempt import Attempts
 from outlast.chat.inbox import sql as rows
 from outlast.chat.inbox.concurrency import Concurrency, policy_of
 from outlast.chat.inbox.inbox import COMPOSED, Inbox, Request
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.incoming import to_messages
 from outlast.chat.message.results import Message, Submission, SubmissionStatus, TurnEnd, TurnResult
-from outlast.chat.run.runner import Turns
+from outlast.chat.run.runner import Runner
+from outlast.chat.run.stop import Stop
+from outlast.chat.stream.reading import Streams
 from outlast.chat.stream.stream import Stream
-from outlast.chat.tools.pending import checked_schemas
 from outlast.chat.transcript.transcript import Change, Transcript
+from outlast.chat.turn.notices import MessageUpdated, TranscriptChanged
+from outlast.chat.turn.part import ChatPart
+from outlast.chat.turn.pending import checked_schemas
+from outlast.chat.turn.state import TurnState
 from outlast.chat.turn.turn import Executor, composing_for, current_turn
-from outlast.chat.types.contexts import told
-from outlast.chat.types.notices import MessageUpdated, TranscriptChanged
 from outlast.core import json
 from outlast.core.abort import Abort
 from outlast.core.clock import to_datetime
 from outlast.core.errors import HostStopped, InsideTurn, TurnFailed, again
+from outlast.core.hooks import call_hook
 from outlast.core.text import problem_of, storable
-from outlast.host.life.activation import Activation
 from outlast.store.operations import Argument
 
 logger = logging.getLogger("outlast.chat")
@@ -57,31 +61,25 @@ class StreamCallback(Protocol):
     def on_interrupted(self) -> Any: ...
 
 
-class Asking:
-    """Every door of one agent."""
+class Admission(ChatPart):
+    """Every entry point of one agent."""
 
-    def __init__(
-        self,
-        activation: Activation,
-        commits: Commits,
-        inbox: Inbox,
-        transcript: Transcript,
-        turns: Turns,
-    ) -> None:
-        self._activation = activation
-        self._agent = activation.address.text
-        self._commits = commits
-        self._inbox = inbox
-        self._transcript = transcript
-        self._turns = turns
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._inbox = parts[Inbox]
+        self._transcript = parts[Transcript]
+        self._streams = parts[Streams]
+        self._state = parts[TurnState]
 
     # --- asking ----------------------------------------------------------------------------------
 
     def messages(self, given: Any) -> list[dict[str, Any]]:
         """What was handed in, as messages."""
-        return to_messages(given, self._activation.ids)
+        return to_messages(given, self.activation.ids)
 
-    def request(self, origin: str, given: Any, key: str | None, options: dict[str, Any]) -> Request:
+    def message_request(
+        self, origin: str, given: Any, key: str | None, options: dict[str, Any]
+    ) -> Request:
         """A request for an answer to messages, or to what a function makes of the conversation then."""
         if not callable(given):
             return Request("message", origin, self.messages(given), key=key, options=options)
@@ -115,10 +113,10 @@ class Asking:
 
     async def _end_of(self, entry: EntryRow, signal: Abort | None) -> TurnEnd:
         if self._inbox.current(entry) is None:
-            return await self._turns.streams.end_of(await self._inbox.get(entry.id) or entry)
+            return await self._streams.end_of(await self._inbox.get(entry.id) or entry)
         forget = self._linked(entry, signal)
         try:
-            return await self._turns.wait(entry.id)
+            return await self._state.wait(entry.id)
         finally:
             forget()
 
@@ -129,7 +127,7 @@ class Asking:
 
         def cancel() -> None:
             reason = signal.reason or STOPPED
-            self._activation.spawn(self._turns.stopping.cancel(entry.id, reason), "cancel a turn")
+            self.activation.spawn(self.parts[Stop].cancel(entry.id, reason), "cancel a turn")
 
         return signal.listen(cancel)
 
@@ -191,7 +189,7 @@ class Asking:
     ) -> tuple[EntryRow, bool]:
         if executor is None:
             return await self._accept(request)
-        schemas, executors = checked_schemas(tools), self._turns.answering.executors
+        schemas, executors = checked_schemas(tools), self.parts[Attempts].executors
         return await self._accept(request, (executors, (schemas, executor)))
 
     async def _accept(
@@ -199,7 +197,7 @@ class Asking:
     ) -> tuple[EntryRow, bool]:
         """Accept a request. What its turn needs besides what is stored lives in memory: `kept`."""
         if request.compose is not None:
-            kept = (*kept, (self._turns.composing, request.compose))
+            kept = (*kept, (self.parts[Runner].composing, request.compose))
         if not kept:
             return await self._inbox.accept(request)
         made: list[str] = []
@@ -231,7 +229,7 @@ class Asking:
                 yield decoded
         end = stream.end
         if end is None:  # it did not end here: the agent did
-            raise again(self._activation.ended or HostStopped(f"{self._agent} is over"))
+            raise again(self.activation.ended or HostStopped(f"{self.address} is over"))
         if end.status in ("error", "interrupted"):
             text = end.error or "An error occurred."
             if last.get("type") != "error":
@@ -242,19 +240,19 @@ class Asking:
         """The chunks of a request from a place on, with their places: what is stored, then what comes."""
         entry = await self._inbox.get(id)
         if entry is None:
-            raise LookupError(f"{self._agent} knows no request {id!r}")
+            raise LookupError(f"{self.address} knows no request {id!r}")
         stream = await self.stream(entry)
         async for seq, chunk in stream.read(after):
             yield seq, json.decode(chunk)
         if stream.end is None:
-            raise again(self._activation.ended or HostStopped(f"{self._agent} is over"))
+            raise again(self.activation.ended or HostStopped(f"{self.address} is over"))
 
     async def stable(self, timeout: float | None) -> bool:
         """Wait until nothing is under way and nothing is open. False: it took too long."""
         with self._waiting("waited for"):
             try:
                 async with asyncio.timeout(timeout):
-                    await self._turns.until_stable()
+                    await self.parts[Runner].until_stable()
             except TimeoutError:
                 return False
         return True
@@ -264,37 +262,37 @@ class Asking:
         if entry.ended_at is None:
             current = self._inbox.current(entry)
             if current is not None:
-                return self._turns.streams.of(current)
+                return self._streams.of(current)
         stored = await self._inbox.get(entry.id)
-        return await self._turns.streams.stored(stored or entry)
+        return await self._streams.stored(stored or entry)
 
     @contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
         """Whoever waits for a turn of this agent must not be what that turn has to wait for."""
-        if composing_for.get() == self._agent:
+        if composing_for.get() == self.address:
             raise InsideTurn(
-                f"a turn of {self._agent} cannot be {what} by the function that makes the messages of one,"
+                f"a turn of {self.address} cannot be {what} by the function that makes the messages of one,"
                 " which has to return first; use submit_messages(), which does not wait"
             )
         turn = current_turn.get()
         if turn is None or not turn.is_running:
             yield
             return
-        if turn.agent == self._agent:
+        if turn.agent == self.address:
             raise InsideTurn(
-                f"a turn of {self._agent} cannot be {what} from inside one of its turns, which has"
+                f"a turn of {self.address} cannot be {what} from inside one of its turns, which has"
                 f" to end first; use submit_messages(), which does not wait"
             )
-        if self._turns.waits_for(turn):
+        if self._state.waits_for(turn):
             raise InsideTurn(
-                f"a turn of {self._agent} cannot be {what} from inside a turn of {turn.agent}: that"
-                f" one is itself waited for by {self._agent}; use submit_messages(), which does not wait"
+                f"a turn of {self.address} cannot be {what} from inside a turn of {turn.agent}: that"
+                f" one is itself waited for by {self.address}; use submit_messages(), which does not wait"
             )
-        turn.waits_for.append(self._turns)
+        turn.waits_for.append(self._state)
         try:
             yield
         finally:
-            turn.waits_for.remove(self._turns)
+            turn.waits_for.remove(self._state)
 
     # --- messages without a turn -----------------------------------------------------------------
 
@@ -302,7 +300,7 @@ class Asking:
         """Store messages at the end of the conversation. Those that are stored already stay as they are."""
         self._no_block("add_messages")
         if callable(given):
-            given = await told(given, [Message(message) for message in self._transcript.path])
+            given = await call_hook(given, [Message(message) for message in self._transcript.path])
         messages = self.messages(given)
         async with self._transcript.changing:
             known = await self._transcript.known([message["id"] for message in messages])
@@ -310,13 +308,11 @@ class Asking:
             key = self._inbox.derived_key(Request("add", "add", messages))
             if not new or (key and await self._inbox.existing(None, key)):
                 return []
-            change = self._transcript.appending(new)
-            operations = list(change.operations)
+            commit = self.commits.new()
             if key is not None:  # so that it is known when the work around it runs again
-                entry = self._inbox.entry(Request("add", "add", key=key))
-                _, ending = self._inbox.end(entry, "completed", None, None)
-                operations = [self._inbox.acceptance(entry), ending, *operations]
-            await self._commits.write(operations, lambda: self._applied(change))
+                self._inbox.write_ended(commit, self._inbox.entry(Request("add", "add", key=key)))
+            self._apply(commit, self._transcript.appending(new))
+            await commit.stored()
         return [Message(message) for message in new]
 
     async def update(self, message: Any) -> bool:
@@ -333,8 +329,9 @@ class Asking:
                 return False
             if stored.get("role") != given["role"]:
                 raise ValueError(f"the message {given['id']!r} is one of the {stored.get('role')}")
-            change = self._transcript.replacing(given)
-            await self._commits.write(change.operations, lambda: self._applied(change, given))
+            commit = self.commits.new()
+            self._apply(commit, self._transcript.replacing(given), given)
+            await commit.stored()
         return True
 
     async def select(self, id: str) -> bool:
@@ -345,21 +342,22 @@ class Asking:
             if leaf is None:
                 return False
             change = await self._transcript.branching(leaf)
-            if change.operations:
-                await self._commits.write(change.operations, lambda: self._applied(change))
+            if self._transcript.is_changed_by(change):
+                commit = self.commits.new()
+                self._apply(commit, change)
+                await commit.stored()
         return True
 
-    def _applied(self, change: Change, message: dict[str, Any] | None = None) -> None:
-        """It is durable; `message`: only this one is not as it was."""
-        self._transcript.applied(change)
-        if message is None:
-            self._activation.tell(TranscriptChanged(self._turns.shown))
-        else:
-            self._activation.tell(MessageUpdated(message))
-        self._turns.transcript_changed()
+    def _apply(self, commit: Commit, change: Change, message: dict[str, Any] | None = None) -> None:
+        """Change the conversation without a turn; `message`: only this one is different."""
+        self._transcript.apply(commit, change)
+        shown = self._state.shown_messages
+        notice = TranscriptChanged(shown) if message is None else MessageUpdated(message)
+        commit.then(lambda: self.activation.tell(notice))
+        commit.then(self._state.transcript_changed)
 
     def _no_block(self, what: str) -> None:
-        if self._commits.current() is not None:
+        if self.commits.current() is not None:
             raise RuntimeError(
                 f"{what}() cannot be part of a commit() block; call it after the block"
             )
@@ -368,7 +366,11 @@ class Asking:
 
     async def inspect(self, id: str) -> Submission | None:
         entry = await self._inbox.get(id)
-        return None if entry is None or entry.origin != "submission" else submission(entry)
+        return (
+            None
+            if entry is None or not self._inbox.origins[entry.origin].is_listed
+            else submission(entry)
+        )
 
     async def list(
         self, status: SubmissionStatus | Iterable[SubmissionStatus] | None, limit: int
@@ -395,13 +397,13 @@ class Asking:
         outcomes = [each for each in wanted if each in ENDED]
         if not outcomes:
             return 0
-        arguments: list[Argument] = [self._agent, *outcomes]
+        arguments: list[Argument] = [self.address, *outcomes]
         if completed_before is not None:
             if completed_before.tzinfo is None:
                 raise ValueError("completed_before needs a time zone: datetime.now(UTC), say")
             arguments.append(int(completed_before.timestamp() * 1000))
         statement = rows.deletion(len(outcomes), completed_before is not None)
-        touched = await self._commits.write([(statement, (*arguments, limit))])
+        touched = await self.commits.write([(statement, (*arguments, limit))])
         return 0 if touched is None else touched[0]
 
 
@@ -445,9 +447,7 @@ def _with(signal: Abort | None, request: Request) -> Request:
 async def _told(callback: StreamCallback, name: str, *arguments: Any) -> None:
     method = getattr(callback, name, None)
     if method is not None:
-        answer = method(*arguments)
-        if inspect.isawaitable(answer):
-            await answer
+        await call_hook(method, *arguments)
 
 
 def _statuses(

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from outlast.chat.admission import Asking, check_text, submission
+from outlast.agent.agent import parts_of
+from outlast.agent.part import Parts
+from outlast.chat.admission import Admission, check_text, submission
 from outlast.chat.inbox.concurrency import Concurrency
 from outlast.chat.inbox.inbox import Inbox, Request
+from outlast.chat.inbox.origin import AUTO
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.content import restored, value_of
 from outlast.chat.message.incoming import to_messages
 from outlast.chat.message.results import Submission, TurnEnd
-from outlast.chat.run.runner import Turns
+from outlast.chat.stream.reading import Streams
+from outlast.chat.stream.stream import Stream
 from outlast.chat.transcript.shown import Shown
 from outlast.chat.transcript.transcript import Transcript
-from outlast.chat.types.contexts import ChatErrorStage
-from outlast.chat.types.notices import Started
-from outlast.host.life.activation import Activation
+from outlast.chat.turn.failure import reported
+from outlast.chat.turn.notices import Started
+from outlast.chat.turn.part import ChatPart
+from outlast.chat.turn.state import TurnState
+from outlast.chat.types.contexts import ChatErrorContext, ChatErrorStage
 
 
 class Situation(NamedTuple):
@@ -38,26 +44,20 @@ class StoredTurn(NamedTuple):
     message_ids: tuple[str, ...]
 
 
-class Serving:
-    """The door for servers."""
+class ChatGateway(ChatPart):
+    """The entry point for servers."""
 
-    def __init__(
-        self,
-        activation: Activation,
-        inbox: Inbox,
-        transcript: Transcript,
-        turns: Turns,
-        asking: Asking,
-    ) -> None:
-        self._activation = activation
-        self._inbox = inbox
-        self._transcript = transcript
-        self._turns = turns
-        self._asking = asking
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._inbox = parts[Inbox]
+        self._transcript = parts[Transcript]
+        self._streams = parts[Streams]
+        self._state = parts[TurnState]
+        self._admission = parts[Admission]
 
-    def shown(self) -> Shown:
+    def messages(self) -> Shown:
         """What clients see: the stored path, and what was accepted and is not part of it yet."""
-        return self._turns.shown()
+        return self._state.shown_messages()
 
     async def earlier(self, id: str, most: int, count: int) -> Shown | None:
         """The messages before one, as many as fit; None: there is no such message."""
@@ -65,7 +65,7 @@ class Serving:
 
     async def content(self, message_id: str, key: str) -> Mapping[str, Any] | None:
         """The part of a message that holds a large value; None: there is none."""
-        live = self._turns.live
+        live = self._state.live
         if live is not None and live.message_id == message_id:
             message: Mapping[str, Any] | None = live.builder.message()
         else:
@@ -82,30 +82,58 @@ class Serving:
         return await self._transcript.forks()
 
     def situation(self) -> Situation:
-        started = self._turns.started()
+        started = self._state.started()
         running = None if started is None else started.request_id
         # One that ran in another life waits, too: for what becomes of it.
         left = [each for each in self._inbox.open if each.id != running]
         waiting = [each.id for each in left if each.cancelled is None or each.state == "running"]
         is_failed = not waiting and bool(self._transcript.path)  # not after a clear
         failed = self._inbox.last_failed if is_failed else None
-        return Situation(started, waiting, failed, self._turns.recovering is not None)
+        return Situation(started, waiting, failed, self._state.recovering is not None)
 
     async def stored(self, id: str) -> StoredTurn | None:
         """A request that has ended; None: it is not known, or has not."""
         entry = await self._inbox.get(id)
         if entry is None or entry.ended_at is None:
             return None
-        stream = await self._turns.streams.stored(entry)
+        stream = await self._streams.stored(entry)
         assert stream.end is not None
-        ids = self._turns.message_ids(entry)
+        ids = self._state.message_ids(entry)
         return StoredTurn(stream.chunks, stream.end, entry.kind == "continue", ids)
+
+    # --- requests --------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have not ended."""
+        return len(self._inbox.open)
+
+    @property
+    def last_seq(self) -> int:
+        """The place of the request that was accepted last."""
+        return self._inbox.last_seq
+
+    def is_open(self, id: str) -> bool:
+        """Whether a request is known and has not ended."""
+        return self._inbox.open_one(id) is not None
+
+    async def entry(self, id: str) -> EntryRow | None:
+        """A request, whether it has ended or not."""
+        return await self._inbox.get(id)
+
+    def continuations(self, after: int = 0) -> list[EntryRow]:
+        """The turns that continue by themselves and have not ended, of those accepted after a place."""
+        return [each for each in self._inbox.open if each.origin == AUTO and each.seq > after]
+
+    async def stream(self, entry: EntryRow) -> Stream:
+        """The stream of a request, live or as it is stored."""
+        return await self._admission.stream(entry)
 
     def _options(
         self, body: Mapping[str, Any] | None, client_tools: Sequence[Any] | None, principal: Any
     ) -> dict[str, Any]:
         """What comes along with a request, and who has made it."""
-        options = self._asking.options(body, client_tools)
+        options = self._admission.options(body, client_tools)
         if principal is not None and principal is not True:
             options["principal"] = principal
         return options
@@ -121,7 +149,7 @@ class Serving:
     ) -> Submission:
         """Accept what is to be answered later."""
         check_text("Idempotency-Key", key)
-        given = to_messages(messages, self._activation.ids)
+        given = to_messages(messages, self.activation.ids)
         if not given:
             raise ValueError("there is nothing to submit: the list of messages is empty")
         options = self._options(body, None, principal)
@@ -150,14 +178,14 @@ class Serving:
             return await self._inbox.accept(request)
         stored = {each["id"]: each for each in self._transcript.path}
         messages = [restored(message, stored.get) for message in messages]
-        given = to_messages(messages, self._activation.ids)
+        given = to_messages(messages, self.activation.ids)
         if given and self._is_edit(given[-1]):  # another text under the same id: answer it anew
             edited = given[-1:]
             target = edited[0]["id"]
             request = Request("regenerate", "chat", edited, id=id, target=target, options=options)
             return await self._inbox.accept(request)
         request = Request("message", "chat", given, id=id, options=options)
-        return await self._asking.message(request, concurrency)
+        return await self._admission.message(request, concurrency)
 
     async def refused(
         self,
@@ -168,14 +196,13 @@ class Serving:
         default: str | None = None,
     ) -> str:
         """Report a request that is not accepted. Returns the text for its client."""
-        found = await self._turns.report(
-            failure, id, stage, messages_persisted=False, default=default
-        )
+        context = ChatErrorContext(id, stage, messages_persisted=False)
+        found = await reported(self.parts, failure, context, default=default)
         return found.shown
 
     async def _is_known(self, id: str) -> bool:
         """Whether a message is stored, or brought by a request that waits."""
-        waiting = (self._turns.message_ids(entry) for entry in self._inbox.open)
+        waiting = (self._state.message_ids(entry) for entry in self._inbox.open)
         return any(id in ids for ids in waiting) or bool(await self._transcript.known([id]))
 
     def _is_edit(self, message: dict[str, Any]) -> bool:
@@ -184,3 +211,13 @@ class Serving:
             each["role"] == message["role"] == "user" and each["parts"] != message["parts"]
             for each in stored
         )
+
+
+def chat_of(agent: Any) -> ChatGateway:
+    """The gateway of a chat agent."""
+    return parts_of(agent)[ChatGateway]
+
+
+def is_chat(agent: Any) -> bool:
+    """Whether an agent is a chat agent."""
+    return parts_of(agent).get(ChatGateway) is not None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlast.agent.agent import Agent
 from outlast.chat.context.compaction import ContextOverflow
@@ -33,6 +33,7 @@ from outlast.chat.types.recovery import (
     RecoveryBootEvent,
     RecoveryBootResult,
 )
+from outlast.core.hooks import defaults, hook
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -40,15 +41,8 @@ if TYPE_CHECKING:
 
 MAX_RETRIES = 2
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-
-def hook(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T | Awaitable[T]]:
-    """A method that may be overridden by a plain `def` as well; type checkers are told so."""
-    return function
-
-
+@defaults
 class Overridable(Agent):
     """The part of `Think` that users change: attributes and hooks, with their defaults."""
 

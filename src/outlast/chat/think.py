@@ -2,45 +2,54 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, overload
 
 from outlast.agent.agent import Agent
-from outlast.chat.admission import Asking, StreamCallback, check_text, submission
+from outlast.agent.fibers.fibers import Fibers
+from outlast.agent.part import Part, Parts
+from outlast.chat.admission import Admission, StreamCallback, check_text, submission
+from outlast.chat.answer.attempt import Attempts
 from outlast.chat.context.compaction import Compactions
-from outlast.chat.context.session import Session
-from outlast.chat.gateway import Serving
+from outlast.chat.context.view import ModelView
+from outlast.chat.gateway import ChatGateway
 from outlast.chat.hooks import Overridable
 from outlast.chat.inbox import sql as inbox_rows
 from outlast.chat.inbox.concurrency import policy_of
 from outlast.chat.inbox.inbox import Inbox, Request
 from outlast.chat.message.results import Message, Submission, SubmissionStatus, TurnResult
-from outlast.chat.recovery import operators as operating
+from outlast.chat.recovery import operators
+from outlast.chat.recovery.boot import BootStrikes
+from outlast.chat.recovery.finish import InterruptedEnds
+from outlast.chat.recovery.incidents import Incidents
+from outlast.chat.recovery.judge import Judge
 from outlast.chat.recovery.operators import RecoveryIncident
-from outlast.chat.run import response_hook as responses
-from outlast.chat.run import retention
-from outlast.chat.run.response_hook import Responses
-from outlast.chat.run.runner import Turns
-from outlast.chat.tools.pending import Interactions
+from outlast.chat.recovery.resume import Resumption
+from outlast.chat.recovery.upgrade import Upgrade
+from outlast.chat.run import response_hook
+from outlast.chat.run.response_hook import ResponseHook
+from outlast.chat.run.retention import Retention
+from outlast.chat.run.runner import Runner
+from outlast.chat.run.stop import Stop
+from outlast.chat.stream.reading import Streams
+from outlast.chat.tools.idempotency import KeyedCalls
+from outlast.chat.tools.ledger import Ledger
 from outlast.chat.transcript.transcript import Transcript
 from outlast.chat.turn.claim import Claims
 from outlast.chat.turn.part_repair import PartRepair
+from outlast.chat.turn.pending import PendingCalls
+from outlast.chat.turn.settle import Settler
+from outlast.chat.turn.state import TurnState, TurnStatistics
+from outlast.chat.turn.traces import Traces
 from outlast.chat.turn.turn import Executor, current_turn
 from outlast.chat.types.config import check_max_steps
-from outlast.chat.types.contexts import (
-    is_overridden,
-    told,
-)
-from outlast.chat.types.recovery import (
-    recovery_of,
-)
+from outlast.chat.types.recovery import recovery_of
 from outlast.core.abort import Abort
 from outlast.core.clock import seconds
 from outlast.host.life.activation import Activation
-from outlast.store.operations import Query, Read
+from outlast.store.operations import Query
 
 logger = logging.getLogger("outlast.chat")
 
@@ -64,19 +73,47 @@ class Think(Overridable):
     ```
     """
 
+    _part_types: ClassVar[tuple[Callable[[Parts], Part | None], ...]] = (
+        *Agent._part_types,
+        Inbox,
+        Incidents,
+        BootStrikes,
+        Transcript,
+        Streams,
+        TurnState,
+        Retention,
+        PendingCalls,
+        ResponseHook.of,
+        Settler,
+        Ledger,
+        KeyedCalls,
+        PartRepair,
+        Traces,
+        Claims,
+        Compactions,
+        ModelView,
+        Attempts,
+        Runner,
+        Stop,
+        Judge,
+        InterruptedEnds,
+        Resumption,
+        Upgrade,
+        Admission,
+        ChatGateway,
+    )
     _unfinished_work: ClassVar[tuple[Query, ...]] = (
         *Agent._unfinished_work,
         inbox_rows.OPEN_AGENTS,
-        responses.DUE_AGENTS,
+        response_hook.DUE_AGENTS,
     )
-    _for_operators: ClassVar[frozenset[str]] = Agent._for_operators | operating.CALLS
+    _for_operators: ClassVar[frozenset[str]] = Agent._for_operators | operators.CALLS
     _through_a_stub: ClassVar[Mapping[str, str]] = {
         **Agent._through_a_stub,
         "messages": "get_messages",
     }
 
     def _attach(self, activation: Activation) -> None:
-        super()._attach(activation)
         policy_of(self.message_concurrency)  # a misspelt one is told now
         recovery_of(self.chat_recovery)
         check_max_steps(self.max_steps)
@@ -84,31 +121,9 @@ class Think(Overridable):
             seconds(self.chat_stream_stall_timeout, "chat_stream_stall_timeout")
         if self.continuation_style not in ("append", "new_message"):
             raise ValueError(
-                f"continuation_style is append or new_message, not {self.continuation_style!r}"
+                f"continuation_style must be 'append' or 'new_message', got {self.continuation_style!r}"
             )
-        commits = self._commits
-        self._inbox = inbox = Inbox(activation, commits)
-        self._transcript = transcript = Transcript(activation, self._facts)
-        self._interactions = Interactions(activation, commits, self._facts, inbox, transcript)
-        repair = PartRepair(self, activation.address.text)
-        claims = Claims(activation, commits, inbox, transcript, repair)
-        hook = self.on_chat_response
-        self._responses = (
-            Responses(hook, activation, commits, inbox, transcript) if is_overridden(hook) else None
-        )
-        self._turns = Turns(
-            self,
-            activation,
-            commits,
-            inbox,
-            transcript,
-            self._interactions,
-            claims,
-            self._responses,
-            Compactions(activation, self._facts),
-        )
-        self._asking = Asking(activation, commits, inbox, transcript, self._turns)
-        self._serving = Serving(activation, inbox, transcript, self._turns, self._asking)
+        super()._attach(activation)
 
     # --- the conversation ------------------------------------------------------------------------
 
@@ -118,7 +133,7 @@ class Think(Overridable):
 
         In `on_chat_error` it ends with the partial answer, if there is one.
         """
-        return [Message(message) for message in self._transcript.with_coming()]
+        return [Message(message) for message in self._parts[Transcript].with_coming()]
 
     async def get_messages(self) -> list[Message]:
         """The same, for callers that have a stub."""
@@ -126,32 +141,32 @@ class Think(Overridable):
 
     async def get_message(self, id: str) -> Message | None:
         """A message, on whatever branch."""
-        found = await self._transcript.get(id)
+        found = await self._parts[Transcript].get(id)
         return None if found is None else Message(found)
 
     async def get_branches(self, message_id: str) -> list[Message]:
         """The message and those that were tried in its place, in the order they were made."""
-        return [Message(message) for message in await self._transcript.branches(message_id)]
+        return [Message(message) for message in await self._parts[Transcript].branches(message_id)]
 
     async def select_branch(self, message_id: str) -> bool:
         """Go on with another branch: with the newest message below this one. False: there is none."""
-        return await self._asking.select(message_id)
+        return await self._parts[Admission].select(message_id)
 
     async def add_messages(self, messages: Any) -> list[Message]:
         """Store messages at the end of the conversation, without a turn. Returns those that were new."""
-        return await self._asking.add(messages)
+        return await self._parts[Admission].add(messages)
 
     async def update_message(self, message: Any) -> bool:
         """Store a message in place of the one with its id. False: there is none."""
-        return await self._asking.update(message)
+        return await self._parts[Admission].update(message)
 
     async def clear_messages(self) -> None:
         """Delete the conversation, with all branches; what was asked before this gets no answer."""
-        await self._turns.stopping.clear()
+        await self._parts[Stop].clear()
 
     async def reset_turns(self, reason: str = "the turns were reset") -> None:
         """Stop the running turn and give up what waits; the conversation stays."""
-        await self._turns.stopping.reset(reason)
+        await self._parts[Stop].reset(reason)
 
     # --- turns -----------------------------------------------------------------------------------
 
@@ -175,9 +190,9 @@ class Think(Overridable):
         them, the next requests have them too.
         """
         check_text("idempotency_key", idempotency_key)
-        options = self._asking.options(body, client_tools)
-        request = self._asking.request("save", messages, idempotency_key, options)
-        return await self._asking.ask(request, signal)
+        options = self._parts[Admission].options(body, client_tools)
+        request = self._parts[Admission].message_request("save", messages, idempotency_key, options)
+        return await self._parts[Admission].ask(request, signal)
 
     async def chat(
         self,
@@ -201,9 +216,9 @@ class Think(Overridable):
         """
         check_text("idempotency_key", idempotency_key)
         kept = None if executor is not None else client_tools
-        options = self._asking.options(body, kept)
-        request = self._asking.request("chat", message, idempotency_key, options)
-        await self._asking.chat(request, callback, signal, client_tools or (), executor)
+        options = self._parts[Admission].options(body, kept)
+        request = self._parts[Admission].message_request("chat", message, idempotency_key, options)
+        await self._parts[Admission].chat(request, callback, signal, client_tools or (), executor)
 
     async def stream(
         self,
@@ -219,9 +234,9 @@ class Think(Overridable):
         half an answer for a whole one. One that is stopped ends with `abort`, and raises nothing.
         """
         check_text("idempotency_key", idempotency_key)
-        options = self._asking.options(body, client_tools)
-        request = self._asking.request("chat", message, idempotency_key, options)
-        async for chunks in self._asking.follow(request):
+        options = self._parts[Admission].options(body, client_tools)
+        request = self._parts[Admission].message_request("chat", message, idempotency_key, options)
+        async for chunks in self._parts[Admission].follow(request):
             for chunk in chunks:
                 yield chunk
 
@@ -233,7 +248,7 @@ class Think(Overridable):
         A stream is kept until ten minutes after its turn has ended. It is told as it was: an answer that
         failed ends with a chunk of the type `error`, and nothing is raised.
         """
-        async for numbered in self._asking.resume(request_id, after):
+        async for numbered in self._parts[Admission].resume(request_id, after):
             yield numbered
 
     async def submit_messages(
@@ -254,17 +269,17 @@ class Think(Overridable):
         check_text("idempotency_key", idempotency_key)
         if callable(messages):
             raise TypeError("submit_messages takes messages, not a function: they are stored now")
-        given = self._asking.messages(messages)
+        given = self._parts[Admission].messages(messages)
         if not given:
             raise ValueError("there is nothing to submit: the list of messages is empty")
-        entry, accepted = await self._asking.submit(
+        entry, accepted = await self._parts[Admission].submit(
             Request(
                 "message",
                 "submission",
                 given,
                 id=submission_id,
                 key=idempotency_key,
-                options=self._asking.options(body, client_tools),
+                options=self._parts[Admission].options(body, client_tools),
                 metadata=metadata,
             )
         )
@@ -272,7 +287,7 @@ class Think(Overridable):
 
     async def inspect_submission(self, id: str) -> Submission | None:
         """A submission as it stands, or None."""
-        return await self._asking.inspect(id)
+        return await self._parts[Admission].inspect(id)
 
     async def list_submissions(
         self,
@@ -281,11 +296,11 @@ class Think(Overridable):
         limit: int = 50,
     ) -> list[Submission]:
         """Submissions, newest first; at most 100."""
-        return await self._asking.list(status, limit)
+        return await self._parts[Admission].list(status, limit)
 
     async def cancel_submission(self, id: str, reason: str = "cancelled") -> bool:
         """Cancel a submission. False: there is none, or it has ended."""
-        return await self._turns.stopping.cancel(id, reason)
+        return await self._parts[Stop].cancel(id, reason)
 
     async def delete_submissions(
         self,
@@ -295,7 +310,7 @@ class Think(Overridable):
         limit: int = 100,
     ) -> int:
         """Delete submissions that have ended, oldest first. Returns how many."""
-        return await self._asking.delete(status, completed_before, limit)
+        return await self._parts[Admission].delete(status, completed_before, limit)
 
     async def continue_last_turn(
         self,
@@ -310,9 +325,10 @@ class Think(Overridable):
         when the last message is not an answer.
         """
         check_text("idempotency_key", idempotency_key)
-        options = self._asking.options(await self._asking.last_body() if body is None else body)
+        admission = self._parts[Admission]
+        options = admission.options(await admission.last_body() if body is None else body)
         request = Request("continue", "continue", key=idempotency_key, options=options)
-        return await self._asking.ask(request, signal)
+        return await self._parts[Admission].ask(request, signal)
 
     async def regenerate(
         self,
@@ -325,11 +341,11 @@ class Think(Overridable):
         """Have another answer in place of this one (None: the last). The old one stays, as a branch."""
         check_text("message_id", message_id)
         check_text("idempotency_key", idempotency_key)
-        options = self._asking.options(body)
+        options = self._parts[Admission].options(body)
         request = Request(
             "regenerate", "save", key=idempotency_key, target=message_id, options=options
         )
-        return await self._asking.ask(request, signal)
+        return await self._parts[Admission].ask(request, signal)
 
     @overload
     async def run_turn(
@@ -397,7 +413,7 @@ class Think(Overridable):
         When the last open call of a message is answered, and any of the answers said `auto_continue`, the
         agent goes on with that message. Durable when this returns.
         """
-        return await self._interactions.add_output(
+        return await self._parts[PendingCalls].add_output(
             tool_call_id,
             output,
             error=error_text,
@@ -416,7 +432,7 @@ class Think(Overridable):
         """Allow a call, or do not. False: it waits for no approval."""
         if not isinstance(approved, bool):
             raise TypeError(f"approved is True or False, not {approved!r}")
-        return await self._interactions.add_approval(
+        return await self._parts[PendingCalls].add_approval(
             tool_call_id, approved, reason=reason, goes_on=auto_continue
         )
 
@@ -427,10 +443,10 @@ class Think(Overridable):
         turn is over, as it may be in `on_chunk`, there is nothing left to recover, and nothing is stored.
         """
         turn = current_turn.get()
-        if turn is None or self._fibers.is_inside:
+        if turn is None or self._parts[Fibers].is_inside:
             await super().stash(data)
         elif turn.is_running:
-            await self._turns.stash(turn, data)
+            await self._parts[Resumption].stash(turn, data)
 
     def emit_data(
         self, name: str, data: Any, *, id: str | None = None, transient: bool = False
@@ -474,40 +490,42 @@ class Think(Overridable):
         In `before_turn`, the turn is left to the new process, and nobody calls that a recovery; later in a
         turn, or outside of one, the process is replaced when no turn of this agent runs.
         """
-        return self._turns.leaving.upgrade(current_turn.get())
+        return self._parts[Upgrade].upgrade(current_turn.get())
 
     async def end_run(self) -> None:
         """Leave memory as soon as there is nothing left to do: before the host's `idle_timeout`."""
-        self._turns.leaving.retire()
+        self._parts[Upgrade].retire()
 
     async def has_pending_interaction(self) -> bool:
         """Whether a call waits for the client, or for an approval."""
-        return bool(self._interactions.pending)
+        return bool(self._parts[PendingCalls].pending)
 
     async def wait_until_stable(self, timeout: float | timedelta | None = None) -> bool:
         """Wait until no turn is under way and no call waits for an answer. False: it took too long."""
-        return await self._asking.stable(None if timeout is None else seconds(timeout, "timeout"))
+        return await self._parts[Admission].stable(
+            None if timeout is None else seconds(timeout, "timeout")
+        )
 
     async def cancel_chat(self, request_id: str, reason: str = "cancelled") -> bool:
         """Stop a turn, or take back what waits for one. Durable when this returns.
 
         What the turn has said is kept. False: there is no such request, or it has ended.
         """
-        return await self._turns.stopping.cancel(request_id, reason)
+        return await self._parts[Stop].cancel(request_id, reason)
 
     # --- for operators ---------------------------------------------------------------------------
 
     async def list_incidents(self) -> list[RecoveryIncident]:
         """The turns that were interrupted and go on, or were given up within the last hour."""
-        return operating.shown(await self._turns.incidents.all())
+        return operators.shown(await self._parts[Incidents].all())
 
     async def seal_incident(self, request_id: str) -> bool:
         """End an interrupted turn now: what it has said is kept. False: it has ended, or is not known."""
-        return await self._turns.stopping.cancel(request_id, operating.SEALED)
+        return await self._parts[Stop].cancel(request_id, operators.SEALED)
 
     async def retry_incident(self, request_id: str) -> TurnResult:
         """Have another answer to what a turn that was given up should have answered."""
-        entry = await self._inbox.get(request_id)
+        entry = await self._parts[Inbox].get(request_id)
         if entry is None or entry.ended_at is None or entry.target is None:
             raise LookupError(
                 f"there is no turn {request_id!r} that has ended, and can be tried again"
@@ -516,55 +534,9 @@ class Think(Overridable):
 
     async def release(self) -> None:
         """Forget that the agent has died while it was starting: its turns are taken up again."""
-        await self._turns.boots.forget()
+        await self._parts[BootStrikes].forget()
 
-    # --- what the host calls ---------------------------------------------------------------------
-
-    @classmethod
-    def _first_reads(cls, address: str) -> list[Read]:
-        queries = (*Inbox.FIRST_READS, *Transcript.FIRST_READS)
-        return [*super()._first_reads(address), *((query, (address,)) for query in queries)]
-
-    async def _prepare(self) -> None:
-        await super()._prepare()
-        await self._inbox.load()
-        await self._turns.begin_boot()
-        await self._transcript.load()
-        if self._responses is not None:
-            await self._responses.load()
-        session = await told(self.configure_session, Session())
-        if not isinstance(session, Session):
-            raise TypeError(f"configure_session returns a Session, not {session!r}")
-        overflow = self.context_overflow
-        if session.compaction is None and (overflow.reactive or overflow.proactive is not None):
-            logger.warning(
-                "%s: context_overflow is on, but no compaction is set: a conversation that is too long"
-                " ends with an error. Set one in configure_session: session.on_compaction(…)",
-                self._activation.address,
-            )
-        self._turns.answering.session = session
-        self._turns.answering.compactions.function = session.compaction
-
-    async def _start(self) -> None:
-        try:
-            await super()._start()
-        except Exception:  # an error is no death
-            await self._turns.boots.failed()
-            raise
-        self._turns.go_on()
-        if self._responses is not None:
-            self._responses.go_on()
-
-    async def _wake(self, source: str) -> None:
-        if source == retention.ALARM:
-            await asyncio.shield(self._activation.spawn(self._turns.sweep(), "retention"))
-        else:
-            await super()._wake(source)
-
-    async def _interrupting(self, cause: str) -> None:
-        await super()._interrupting(cause)
-        await self._turns.mark(cause)
-
-    def _leave(self, reason: Exception) -> None:
-        self._turns.leave(reason)
-        super()._leave(reason)
+    def turn_statistics(self) -> TurnStatistics:
+        """What this agent is doing right now."""
+        calls = [str(part.get("toolCallId")) for part in self._parts[PendingCalls].pending]
+        return self._parts[TurnState].statistics(calls)

@@ -24,7 +24,7 @@ class Fiber:
 
     def __init__(self, row: FiberRow, fibers: Fibers, accepted: asyncio.Future[Any]) -> None:
         self.accepted = accepted  # resolved when its row is durable
-        self.unit = fibers.commits.current()  # the commit() block that it is part of
+        self.block = fibers.commits.current()  # the commit() block that it is part of
         self.id = row.id
         self.root_id = row.root_id
         self.name = row.name
@@ -54,22 +54,12 @@ class Fiber:
         if not self.running:
             raise NotInFiber(f"the fiber {self.name!r} ({self.id}) has ended; nothing was stashed")
         fibers = self.fibers
-        operations: list[Operation] = [(rows.STASH, (fibers.agent, self.id, text))]
+        operations: list[Operation] = [(rows.STASH, (fibers.address, self.id, text))]
         if self.tries:
-            operations.append((rows.PROGRESS, (fibers.agent, self.id)))
+            operations.append((rows.PROGRESS, (fibers.address, self.id)))
 
-        unit = fibers.commits.current()
-        if unit is not None:
-            unit.add(operations, lambda: self._stashed(text))
-            return
-        outcome = fibers.commits.commit(operations)
         try:
-            await outcome
-            self._stashed(text)
-        except asyncio.CancelledError:
-            if outcome.done() and outcome.exception() is None:
-                self._stashed(text)  # a commit cannot be cancelled
-            raise
+            await fibers.commits.write(operations, lambda: self._stashed(text))
         except CommitRefused:
             raise NotInFiber(
                 f"the fiber {self.name!r} ({self.id}) was cancelled or removed; nothing was stashed"
@@ -84,7 +74,7 @@ class Fiber:
     @property
     def origin(self) -> Origin:
         if self._origin is None:
-            self._origin = fiber_origin(self.fibers.agent, self.id, self.root_id, self.stashes)
+            self._origin = fiber_origin(self.fibers.address, self.id, self.root_id, self.stashes)
             self._has_admitted = True
         return self._origin
 
@@ -92,7 +82,7 @@ class Fiber:
         """For the commit of its end, if it may have admitted anything, in this run or before."""
         if not self._has_admitted:
             return []
-        return [forget(self.fibers.agent, fiber_scope(self.root_id))]
+        return [forget(self.fibers.address, fiber_scope(self.root_id))]
 
 
 class FiberContext:
@@ -152,8 +142,8 @@ class FiberHandle(Generic[T]):
         return True
 
     def __await__(self) -> Generator[Any, None, T]:
-        unit = self._fiber.unit
-        if unit is not None and unit.is_open and self._fiber.fibers.commits.current() is unit:
+        block = self._fiber.block
+        if block is not None and block.is_open and self._fiber.fibers.commits.current() is block:
             raise RuntimeError(
                 f"the fiber {self.name!r} starts when the commit() block around this ends;"
                 f" await it after the block"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Concatenate, TypeVar
 
 from outlast.agent.admission import admitting
-from outlast.agent.commit import Commits, without_unit
+from outlast.agent.commit import leave_blocks
 from outlast.agent.events import (
     FiberRunAborted,
     FiberRunCompleted,
@@ -24,6 +24,7 @@ from outlast.agent.events import (
 from outlast.agent.fibers import sql as rows
 from outlast.agent.fibers.fiber import Fiber, FiberContext, FiberHandle
 from outlast.agent.fibers.sql import FiberRow
+from outlast.agent.part import Part, Parts
 from outlast.core import json
 from outlast.core.errors import (
     FiberCancelled,
@@ -33,7 +34,6 @@ from outlast.core.errors import (
 )
 from outlast.core.events import Arguments, Kind
 from outlast.core.text import described, problem_of
-from outlast.host.life.activation import Activation
 from outlast.store.operations import Operation
 
 logger = logging.getLogger("outlast.agent")
@@ -90,16 +90,12 @@ class Replaceable:
         _recovering.reset(self._token)
 
 
-class Fibers:
+class Fibers(Part):
     """The fibers of one agent."""
 
-    def __init__(self, activation: Activation, commits: Commits) -> None:
-        self.agent = activation.address.text
-        self.commits = commits
-        self.activation = activation
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
         self.running: dict[str, Fiber] = {}
-        self.on_orphan: Callable[[], object] | None = None  # a row was left behind while we live on
-        self.on_end: Callable[[Fiber], None] | None = None
 
     # --- starting --------------------------------------------------------------------------------
 
@@ -114,12 +110,12 @@ class Fibers:
         if old is not None and old.managed:  # its record goes on, under its id and key
             row = replace(old, name=name, snapshot=snapshot or old.snapshot)
             now = self.activation.clock.now()
-            operations = [(rows.REPLACE, (self.agent, row.id, name, row.snapshot, now))]
+            operations = [(rows.REPLACE, (self.address, row.id, name, row.snapshot, now))]
         else:
             row = self.new_row(name, snapshot, old=old)
             operations = [self.insertion(row)]
             if old is not None:
-                operations.insert(0, (rows.DELETE, (self.agent, old.id)))
+                operations.insert(0, (rows.DELETE, (self.address, old.id)))
         fiber = self.launch(row, function, has_input, operations)
         if recovering is not None and old is not None:
             recovering.replaced_by(fiber)
@@ -162,7 +158,7 @@ class Fibers:
 
     def insertion(self, row: FiberRow) -> Operation:
         return rows.INSERT, (
-            self.agent,
+            self.address,
             row.id,
             row.root_id,
             row.name,
@@ -195,7 +191,7 @@ class Fibers:
         fiber = Fiber(row, self, accepted)
         self.running[row.id] = fiber
         context = contextvars.copy_context()
-        context.run(without_unit)
+        context.run(leave_blocks)
         context.run(_recovering.set, None)
         context.run(_current.set, fiber)
         context.run(admitting.set, fiber)
@@ -241,7 +237,7 @@ class Fibers:
     async def _claim(self, fiber: Fiber) -> None:
         """From pending to running; refused when it was cancelled before it began."""
         now = self.activation.clock.now()
-        await self.commits.commit([(rows.CLAIM, (self.agent, fiber.id, now))])
+        await self.commits.commit([(rows.CLAIM, (self.address, fiber.id, now))])
 
     async def _never_ran(self, fiber: Fiber, error: BaseException) -> None:
         """Its function was not called. If its row is there all the same, it must go, or be found."""
@@ -285,13 +281,15 @@ class Fibers:
             if is_stored:
                 self._emit(FiberRunFailed, fiber, error=text)
                 if not fiber.awaited:
-                    logger.error("%s: the fiber %r failed", self.agent, fiber.name, exc_info=error)
+                    logger.error(
+                        "%s: the fiber %r failed", self.address, fiber.name, exc_info=error
+                    )
             elif is_stored is False:
                 self._emit(FiberRunAborted, fiber)
         else:  # cancelled from outside, or the process is being interrupted: not its user's wish
             self._interrupted(fiber)
-            if self.on_orphan is not None:
-                self.on_orphan()
+            for orphaned in self.parts.having("fiber_orphaned"):
+                orphaned()
             if not isinstance(error, asyncio.CancelledError):
                 raise error
 
@@ -307,9 +305,9 @@ class Fibers:
         now = self.activation.clock.now()
         operation: Operation
         if fiber.managed:
-            operation = rows.SETTLE, (self.agent, fiber.id, status, text, now, None, None)
+            operation = rows.SETTLE, (self.address, fiber.id, status, text, now, None, None)
         else:
-            operation = rows.DELETE, (self.agent, fiber.id)
+            operation = rows.DELETE, (self.address, fiber.id)
         try:
             outcome = self.commits.commit([operation, *fiber.forget_admissions()])
             with contextlib.suppress(asyncio.CancelledError):  # it is at its end anyway
@@ -318,7 +316,7 @@ class Fibers:
         except OutlastError as failure:
             if self.activation.ended is None:
                 logger.warning(
-                    "%s: the end of %r was not stored: %s", self.agent, fiber.name, failure
+                    "%s: the end of %r was not stored: %s", self.address, fiber.name, failure
                 )
             self._interrupted(fiber)
             return None
@@ -347,8 +345,8 @@ class Fibers:
     def _ended(self, fiber: Fiber) -> None:
         if self.running.get(fiber.id) is fiber:
             del self.running[fiber.id]
-            if self.on_end is not None:
-                self.on_end(fiber)
+            for ended in self.parts.having("fiber_ended"):
+                ended(fiber.id)
 
     def _resolve(self, fiber: Fiber, error: BaseException | None, result: Any = None) -> None:
         if fiber.result.done():
@@ -383,7 +381,7 @@ class Fibers:
         **more: Arguments.kwargs,
     ) -> None:
         self.activation.events.emit(
-            kind, self.agent, fiber.id, fiber.name, fiber.managed, *arguments, **more
+            kind, self.address, fiber.id, fiber.name, fiber.managed, *arguments, **more
         )
 
 

@@ -13,6 +13,7 @@ from outlast.agent.fibers import sql as rows
 from outlast.agent.fibers.fibers import UNSET, FiberFunction, Fibers, check_function
 from outlast.agent.fibers.recovery import FiberResolution, Recovery, checked, decoded, settlement
 from outlast.agent.fibers.sql import FiberRow
+from outlast.agent.part import Part, Parts
 from outlast.core import json
 from outlast.core.clock import to_datetime, to_milliseconds
 from outlast.core.errors import CommitRefused, FiberConflict, FiberInterrupted
@@ -50,17 +51,16 @@ class FiberInspection:
     accepted: bool = True  # False: start_fiber found one with this id or key, and started nothing
 
 
-class ManagedFibers:
+class ManagedFibers(Part):
     """The fibers of one agent that are kept."""
 
-    def __init__(self, fibers: Fibers, recovery: Recovery) -> None:
-        self._fibers = fibers
-        self._recovery = recovery
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._fibers = parts[Fibers]
+        self._recovery = parts[Recovery]
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}
-        fibers.on_end = lambda fiber: self._tell(fiber.id)
-        recovery.on_settled = self._tell
 
-    async def start(
+    async def launch(
         self,
         name: str,
         function: FiberFunction[Any],
@@ -73,18 +73,19 @@ class ManagedFibers:
         check_function(name, function)
         _check_text("id", id)
         _check_text("idempotency_key", idempotency_key)
-        unit = self._fibers.commits.current()
-        if unit is not None and wait:
+        block = self._fibers.commits.current()
+        if block is not None and wait:
             raise ValueError("wait=True inside commit() would wait for ever; wait after the block")
         has_input = input is not UNSET
         snapshot = json.encode(input, "input") if has_input else None
         origin = current_origin()
         if id is None and idempotency_key is None and origin is not None:
-            idempotency_key = origin.key(self._fibers.agent, "fiber", name, snapshot, unit)
+            idempotency_key = origin.key(self._fibers.address, "fiber", name, snapshot, block)
         described = None if metadata is None else json.encode(metadata, "metadata")
         existing = await self._existing_or_free(id, idempotency_key)
-        if unit is not None and idempotency_key in unit.fibers:
-            return self._inspection(unit.fibers[idempotency_key], accepted=False)
+        started = {} if block is None else block.view(self, dict[str, FiberRow])
+        if idempotency_key is not None and idempotency_key in started:
+            return self._inspection(started[idempotency_key], accepted=False)
         if existing is None:
             row = self._fibers.new_row(
                 name,
@@ -97,9 +98,9 @@ class ManagedFibers:
             fiber = self._fibers.launch(
                 row, function, has_input, [self._fibers.insertion(row)], claim=True
             )
-            if unit is not None:  # durable when the block ends
+            if block is not None:  # durable when the block ends
                 if idempotency_key is not None:
-                    unit.fibers[idempotency_key] = row
+                    started[idempotency_key] = row
                 return self._inspection(row)
             try:
                 await fiber.accepted
@@ -127,7 +128,7 @@ class ManagedFibers:
             live = self._fibers.running.get(id) if id is not None else None
             if existing is not None or live is None:
                 return existing
-            if live.unit is not None and live.unit is self._fibers.commits.current():
+            if live.block is not None and live.block is self._fibers.commits.current():
                 raise FiberConflict(f"the fiber {id!r} is started in this commit() block already")
             if not live.accepted.done():
                 await asyncio.wait({live.accepted})
@@ -169,7 +170,7 @@ class ManagedFibers:
             return []
         arguments = [*statuses, *([name] if name is not None else []), limit]
         found = await self._fibers.activation.store.fetch(
-            rows.listing(len(statuses), name is not None), self._fibers.agent, *arguments
+            rows.listing(len(statuses), name is not None), self._fibers.address, *arguments
         )
         return [self._inspection(FiberRow(*values)) for values in found]
 
@@ -185,10 +186,10 @@ class ManagedFibers:
             fiber = self._fibers.running.get(id)
             if fiber is not None:
                 fiber.cancel()
-            self._tell(id)
+            self.fiber_ended(id)
 
         cancelled = FiberResolution("aborted")
-        agent = self._fibers.agent
+        agent = self._fibers.address
         touched = await self._fibers.commits.write(
             [
                 (rows.SETTLE, settlement(agent, id, cancelled, now)),
@@ -203,13 +204,13 @@ class ManagedFibers:
         if row is None or row.status != "interrupted":
             return False
         now = self._fibers.activation.clock.now()
-        agent = self._fibers.agent
+        agent = self._fibers.address
         touched = await self._fibers.commits.write(
             [
                 (rows.RESOLVE, settlement(agent, id, checked(resolution), now)),
                 forget(agent, fiber_scope(row.root_id)),
             ],
-            lambda: self._tell(id),
+            lambda: self.fiber_ended(id),
         )
         return touched is None or touched[0] != 0
 
@@ -221,7 +222,7 @@ class ManagedFibers:
     ) -> int:
         _check_limit(limit, MOST_DELETED)
         statuses = DELETED_BY_DEFAULT if status is None else _statuses(status)
-        arguments: list[str | int | None] = [self._fibers.agent, *statuses]
+        arguments: list[str | int | None] = [self._fibers.address, *statuses]
         if settled_before is not None:
             arguments.append(to_milliseconds(settled_before, "settled_before"))
         if not statuses:
@@ -253,25 +254,25 @@ class ManagedFibers:
                 if not waiters:
                     self._waiters.pop(id, None)
 
-    def _tell(self, id: str) -> None:
+    def fiber_ended(self, id: str) -> None:
         for waiter in self._waiters.pop(id, ()):
             if not waiter.done():
                 waiter.set_result(None)
 
-    def leave(self) -> None:
+    def leave(self, reason: Exception) -> None:
         """This activation is over: let those who wait find out."""
         for id in list(self._waiters):
-            self._tell(id)
+            self.fiber_ended(id)
 
     async def _row(self, id: str) -> FiberRow | None:
         return await self._fetch_one(rows.BY_ID, id)
 
     async def _fetch_one(self, query: Query, value: str) -> FiberRow | None:
-        found = await self._fibers.activation.store.fetch(query, self._fibers.agent, value)
+        found = await self._fibers.activation.store.fetch(query, self._fibers.address, value)
         return FiberRow(*found[0]) if found else None
 
     def _inspection(self, row: FiberRow, *, accepted: bool = True) -> FiberInspection:
-        agent = self._fibers.agent
+        agent = self._fibers.address
         return FiberInspection(
             id=row.id,
             name=row.name,

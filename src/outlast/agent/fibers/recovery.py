@@ -25,10 +25,12 @@ from outlast.agent.fibers.backoff import FiberRecovery, attempted, handed_over_a
 from outlast.agent.fibers.fiber import FiberHandle, retrieve
 from outlast.agent.fibers.fibers import FiberFunction, Fibers, Replaceable, check_function
 from outlast.agent.fibers.sql import FiberRow
+from outlast.agent.part import Part, Parts
 from outlast.core import json
 from outlast.core.clock import seconds, to_datetime
 from outlast.core.errors import CommitRefused, FiberConflict, NotInFiber, OutlastError
 from outlast.core.events import Arguments, Kind
+from outlast.core.hooks import call_hook
 from outlast.core.text import described, storable
 from outlast.host.wakeups.alarms import alarm
 from outlast.host.wakeups.boot_order import alone_for, delay_before
@@ -62,8 +64,8 @@ class FiberRecoveryContext:
         self._row = row
         self._fibers = fibers
         self._place = place
-        self.snapshot = decoded(row.snapshot, fibers.agent, f"the snapshot of {row.id}")
-        self.metadata = decoded(row.metadata, fibers.agent, f"the metadata of {row.id}")
+        self.snapshot = decoded(row.snapshot, fibers.address, f"the snapshot of {row.id}")
+        self.metadata = decoded(row.metadata, fibers.address, f"the metadata of {row.id}")
 
     @property
     def id(self) -> str:
@@ -104,7 +106,7 @@ class FiberRecoveryContext:
                 f"the fiber {self.name!r} was resumed or replaced already, or its hook has returned"
             )
         now = self._fibers.activation.clock.now()
-        operation: Operation = (rows.RESUME, (self._fibers.agent, self.id, now))
+        operation: Operation = (rows.RESUME, (self._fibers.address, self.id, now))
         fiber = self._fibers.launch(
             self._row, function, _takes_two(function), [operation], claim=False
         )
@@ -112,17 +114,16 @@ class FiberRecoveryContext:
         return FiberHandle(fiber)
 
 
-Hook = Callable[[FiberRecoveryContext], Any]
-
-
-class Recovery:
+class Recovery(Part):
     """Finds the rows that nobody runs, and hands them to the hook, one after another."""
 
-    def __init__(self, fibers: Fibers, hook: Hook, options: Callable[[], FiberRecovery]) -> None:
-        self._fibers = fibers
-        self._activation = fibers.activation
-        self._hook = hook
-        self._current_options = options  # asked each time: on_start may have set them
+    first_reads = (rows.IS_ANY_UNFINISHED,)
+    alarms = (ALARM,)
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._fibers = parts[Fibers]
+        self._activation = parts.activation
         self._scan: asyncio.Task[None] | None = None
         self._again = False
         self._woken = False
@@ -133,11 +134,32 @@ class Recovery:
         self._hooks: set[str] = set()  # whose hook still runs, though it has replaced its fiber
         self._passed_over: set[str] = set()  # because of that
         self._failures = 0  # scans in a row that could not be finished
-        self.on_settled: Callable[[str], None] | None = None
+
+    async def start(self) -> None:
+        if await self.activation.fetch(rows.IS_ANY_UNFINISHED, self.address):
+            self.scan_soon()
+
+    async def wake(self, source: str) -> None:
+        await asyncio.shield(self.scan_soon(woken=True))
+
+    async def set_right(self) -> None:
+        await asyncio.shield(self.scan_soon())
+
+    async def host_stops(self, cause: str) -> None:
+        await self.spare()
+
+    def fiber_orphaned(self) -> None:
+        """A row was left behind, and this activation goes on."""
+        self.scan_soon()
 
     @property
     def _options(self) -> FiberRecovery:
-        return self._current_options()
+        options: FiberRecovery = self.parts.agent.fiber_recovery  # on_start may have set it
+        return options
+
+    def _settled(self, row: FiberRow) -> None:
+        for ended in self.parts.having("fiber_ended"):
+            ended(row.id)
 
     def scan_soon(self, *, woken: bool = False) -> asyncio.Task[None]:
         """Scan now; if a scan is under way, again after it. `woken`: by the alarm, which is due."""
@@ -158,7 +180,7 @@ class Recovery:
                     return
         except Exception as error:
             if self._activation.ended is None:
-                logger.error("%s: recovery was interrupted: %r", self._fibers.agent, error)
+                logger.error("%s: recovery was interrupted: %r", self._fibers.address, error)
                 self._scan_later()
         finally:
             self._scan = None
@@ -229,7 +251,9 @@ class Recovery:
                     await self._until_seen_alone(row, alone_for(crashes))
         except OutlastError as error:
             if self._activation.ended is None:
-                logger.error("%s: recovery of %r failed: %r", self._fibers.agent, found.name, error)
+                logger.error(
+                    "%s: recovery of %r failed: %r", self._fibers.address, found.name, error
+                )
                 self._scan_later()
         finally:
             self._suspects.discard(found.id)
@@ -257,7 +281,7 @@ class Recovery:
         """Take back what was counted when they began, if that was here."""
         begun = roots & self._started
         self._started -= begun
-        return [(rows.SPARE, (self._fibers.agent, root)) for root in sorted(begun)]
+        return [(rows.SPARE, (self._fibers.address, root)) for root in sorted(begun)]
 
     async def _as_it_is(self, id: str) -> FiberRow | None:
         """The row as it is now, if it is still one that nobody runs."""
@@ -265,7 +289,7 @@ class Recovery:
         return None if self._is_taken(id) else row
 
     async def _unfinished(self, id: str) -> FiberRow | None:
-        found = await self._activation.store.fetch(rows.ONE_UNFINISHED, self._fibers.agent, id)
+        found = await self._activation.store.fetch(rows.ONE_UNFINISHED, self._fibers.address, id)
         return FiberRow(*found[0]) if found else None
 
     def _is_taken(self, id: str) -> bool:
@@ -278,7 +302,7 @@ class Recovery:
         after = (-1, "")
         while True:
             found = await self._activation.store.fetch(
-                rows.UNFINISHED, self._fibers.agent, *after, PAGE
+                rows.UNFINISHED, self._fibers.address, *after, PAGE
             )
             for values in found:
                 row = FiberRow(*values)
@@ -290,7 +314,7 @@ class Recovery:
 
     async def _recover(self, row: FiberRow) -> FiberRow | None:
         """Hand one fiber to the hook. Returns its row when it has to be tried again."""
-        agent, clock = self._fibers.agent, self._activation.clock
+        agent, clock = self._fibers.address, self._activation.clock
         self._emit(FiberRecoveryDetected, row)
         self._emit(FiberRunInterrupted, row, recovery_reason="orphaned")
         now = clock.now()
@@ -348,12 +372,17 @@ class Recovery:
 
     async def _call(self, row: FiberRow, place: Replaceable) -> bool:
         """Call the hook, and store what came of it. True: it failed and the row was kept."""
-        agent = self._fibers.agent
+        agent = self._fibers.address
         try:
             with place:
-                answer = self._hook(FiberRecoveryContext(row, self._fibers, place))
-                if inspect.isawaitable(answer):
-                    answer = await answer
+                context = FiberRecoveryContext(row, self._fibers, place)
+                owner = self.parts.owner_of(row.name)
+                hook = (
+                    self.parts.agent.on_fiber_recovered
+                    if owner is None
+                    else owner[0].fiber_recovered
+                )
+                answer = await call_hook(hook, context)
             if place.accepted is not None:
                 await place.accepted
                 return False
@@ -371,20 +400,19 @@ class Recovery:
             ending = self._ending(row, FiberResolution("error", described(error)))
         await self._fibers.commits.commit([ending, self._forget(row)])
         self._emit(FiberRecoveryHandled, row, status="managed" if row.managed else "user")
-        if self.on_settled is not None:
-            self.on_settled(row.id)
+        self._settled(row)
         return False
 
     def _ending(self, row: FiberRow, resolution: FiberResolution | None) -> Operation:
         if not row.managed:
-            return rows.DELETE, (self._fibers.agent, row.id)
+            return rows.DELETE, (self._fibers.address, row.id)
         resolution = resolution or FiberResolution("interrupted")
         return rows.SETTLE, settlement(
-            self._fibers.agent, row.id, resolution, self._activation.clock.now()
+            self._fibers.address, row.id, resolution, self._activation.clock.now()
         )
 
     def _forget(self, row: FiberRow) -> Operation:
-        return forget(self._fibers.agent, fiber_scope(row.root_id))
+        return forget(self._fibers.address, fiber_scope(row.root_id))
 
     async def _drop(
         self, row: FiberRow, reason: Literal["max_age_exceeded", "max_attempts_exceeded"], why: str
@@ -392,16 +420,15 @@ class Recovery:
         """It was recovered for too long, or too often."""
         self._emit(FiberRecoverySkipped, row, reason=reason)
         logger.error(
-            "%s: the fiber %r (%s) is dropped: %s", self._fibers.agent, row.name, row.id, why
+            "%s: the fiber %r (%s) is dropped: %s", self._fibers.address, row.name, row.id, why
         )
         gone = FiberResolution("error", why)
         await self._fibers.commits.commit([self._ending(row, gone), self._forget(row)])
-        if self.on_settled is not None:
-            self.on_settled(row.id)
+        self._settled(row)
 
     async def _arm(self, waiting: list[FiberRow], overdue: bool, progress: bool) -> None:
         """Set the alarm for what is left; with progress, what failed starts over with short waits."""
-        agent, now = self._fibers.agent, self._activation.clock.now()
+        agent, now = self._fibers.address, self._activation.clock.now()
         operations = self._no_crash_of({row.root_id for row in waiting})  # their hooks have raised
         times = [row.retry_at or now for row in waiting]
         if progress and waiting:
@@ -426,7 +453,7 @@ class Recovery:
         **more: Arguments.kwargs,
     ) -> None:
         self._activation.events.emit(
-            kind, self._fibers.agent, row.id, row.name, bool(row.managed), *arguments, **more
+            kind, self._fibers.address, row.id, row.name, bool(row.managed), *arguments, **more
         )
 
 

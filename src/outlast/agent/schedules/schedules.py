@@ -26,7 +26,6 @@ from outlast.agent.admission import (
     forget,
     schedule_scope,
 )
-from outlast.agent.commit import Commits
 from outlast.agent.events import (
     ScheduleCancelled,
     ScheduleCompleted,
@@ -36,6 +35,7 @@ from outlast.agent.events import (
     ScheduleRetried,
     ScheduleStarted,
 )
+from outlast.agent.part import NAMESPACE, Part, Parts
 from outlast.agent.schedules import sql as rows
 from outlast.agent.schedules.occurrences import Following, Past, after_run, brought_nearer, put_off
 from outlast.agent.schedules.sql import ScheduleRow
@@ -51,8 +51,8 @@ from outlast.core import json
 from outlast.core.clock import to_datetime, to_timedelta
 from outlast.core.errors import CommitRefused, OutlastError
 from outlast.core.events import Arguments, Kind
+from outlast.core.hooks import call_hook
 from outlast.core.text import described
-from outlast.host.life.activation import Activation
 from outlast.host.wakeups.boot_order import SUSPECT_FROM, alone_for, delay_before
 from outlast.store.operations import Operation, Query
 
@@ -81,22 +81,30 @@ class Schedule:
     created_at: datetime | None = None
 
 
-class Schedules:
+class Schedules(Part):
     """The schedules of one agent."""
 
-    def __init__(
-        self, agent: object, activation: Activation, commits: Commits, facts: Facts
-    ) -> None:
-        self._object = agent
-        self._agent = activation.address.text
-        self._activation = activation
-        self._commits = commits
-        self._facts = facts
+    first_reads = (rows.IS_ANY_CLAIMED,)
+    alarms = (rows.ALARM,)
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._facts = parts[Facts]
         self._running: set[str] = set()
         self._claimed: set[str] = set()  # of these, by this activation
         self._is_stopping = False  # the process was asked to
         self._scan: asyncio.Task[None] | None = None
         self._again = False
+
+    async def start(self) -> None:
+        if await self.activation.fetch(rows.IS_ANY_CLAIMED, self.address):
+            self.scan_soon()
+
+    async def wake(self, source: str) -> None:
+        await asyncio.shield(self.scan_soon())
+
+    async def host_stops(self, cause: str) -> None:
+        await self.spare()
 
     # --- making and looking ----------------------------------------------------------------------
 
@@ -109,7 +117,7 @@ class Schedules:
         idempotent: bool | None,
         timezone: str | None,
     ) -> Schedule:
-        timing = timing_of(when, timezone, self._activation.clock.now())
+        timing = timing_of(when, timezone, self.activation.clock.now())
         return await self._add(timing, callback, payload, retry, idempotent)
 
     async def every(
@@ -120,7 +128,7 @@ class Schedules:
         retry: Retry | None,
         idempotent: bool | None,
     ) -> Schedule:
-        timing = interval_timing(interval, self._activation.clock.now())
+        timing = interval_timing(interval, self.activation.clock.now())
         return await self._add(timing, callback, payload, retry, idempotent)
 
     async def _add(
@@ -139,7 +147,7 @@ class Schedules:
         if idempotent is None:
             idempotent = timing.kind in ("cron", "interval")
         row = ScheduleRow(
-            id=self._activation.ids.new("schedule"),
+            id=self.activation.ids.new("schedule"),
             identity=_identity(timing, name, text) if idempotent else None,
             kind=timing.kind,
             callback=name,
@@ -148,7 +156,7 @@ class Schedules:
             timezone=timing.timezone,
             interval=timing.interval,
             retry=options,
-            created_at=self._activation.clock.now(),
+            created_at=self.activation.clock.now(),
             occurrence=timing.first_at,
             run_at=timing.first_at,
             claimed_at=None,
@@ -160,11 +168,11 @@ class Schedules:
             if existing is not None:
                 return self._shown(existing)
         origin = current_origin()
-        if row.identity is None and origin is not None and origin.agent == self._agent:
+        if row.identity is None and origin is not None and origin.agent == self.address:
             return await self._add_inside(origin, row)
         try:
-            await self._commits.write(
-                [self._insertion(row), *rows.rearm(self._agent)], lambda: self._made(row)
+            await self.commits.write(
+                [self._insertion(row), *rows.rearm(self.address)], lambda: self._made(row)
             )
         except CommitRefused:
             if row.identity is None:
@@ -177,15 +185,15 @@ class Schedules:
 
     async def _add_inside(self, origin: Origin, row: ScheduleRow) -> Schedule:
         """Make it, or join the one that an earlier run of the work around this has made."""
-        unit = self._commits.current()
-        key = origin.key(self._agent, "schedule", row.callback, row.payload, unit)
+        block = self.commits.current()
+        key = origin.key(self.address, "schedule", row.callback, row.payload, block)
         row = replace(row, id=f"schedule_{digest(key)}")
         noted = (origin.scope, key)
-        if not await self._activation.store.fetch(WAS_ADMITTED, self._agent, *noted):
+        if not await self.activation.store.fetch(WAS_ADMITTED, self.address, *noted):
             insertion = self._insertion(row, noted)
             try:
-                await self._commits.write(
-                    [insertion, origin.note(key), *rows.rearm(self._agent)],
+                await self.commits.write(
+                    [insertion, origin.note(key), *rows.rearm(self.address)],
                     lambda: self._made(row),
                 )
                 return self._shown(row)
@@ -195,13 +203,13 @@ class Schedules:
 
     def _made(self, row: ScheduleRow) -> None:
         self._emit(ScheduleCreated, row)
-        self._activation.alarm_was_set(row.run_at)
+        self.activation.alarm_was_set(row.run_at)
 
     def _insertion(
         self, row: ScheduleRow, noted: tuple[str | None, str | None] = (None, None)
     ) -> Operation:
         return rows.INSERT, (
-            self._agent,
+            self.address,
             row.id,
             row.identity,
             row.kind,
@@ -218,13 +226,16 @@ class Schedules:
         )
 
     def _callback_name(self, callback: Callable[..., Any] | str) -> str:
+        part = getattr(callback, "__self__", None)
+        if isinstance(part, Part) and part.battery is not None and part.parts is self.parts:
+            return f"{NAMESPACE}:{part.battery}:{getattr(callback, '__name__', '')}"
         name = (
             callback if isinstance(callback, str) else getattr(callback, "__name__", repr(callback))
         )
-        method = getattr(type(self._object), name, None)
+        method = getattr(type(self.parts.agent), name, None)
         if not callable(method) or (callable(callback) and not self._is_own(callback, method)):
             raise TypeError(
-                f"a schedule's callback is a method of {type(self._object).__name__}, stored by its"
+                f"a schedule's callback is a method of {type(self.parts.agent).__name__}, stored by its"
                 f" name, so that another process can call it; {callback!r} is not one"
             )
         return name
@@ -237,7 +248,7 @@ class Schedules:
     ) -> list[Schedule]:
         if callback is not None and not isinstance(callback, str):
             callback = self._callback_name(callback)
-        found = await self._activation.store.fetch(rows.OF_AGENT, self._agent)
+        found = await self.activation.store.fetch(rows.OF_AGENT, self.address)
         return [
             self._shown(row)
             for row in (ScheduleRow(*values) for values in found)
@@ -252,12 +263,12 @@ class Schedules:
         row = await self._fetch_one(rows.BY_ID, id)
         if row is None:
             return False
-        touched = await self._commits.write(
+        touched = await self.commits.write(
             [
-                (rows.DELETE, (self._agent, id)),
-                forget(self._agent, schedule_scope(id)),
-                (rows.FORGET, (self._agent, rows.fact_of(id))),
-                *rows.rearm(self._agent),
+                (rows.DELETE, (self.address, id)),
+                forget(self.address, schedule_scope(id)),
+                (rows.FORGET, (self.address, rows.fact_of(id))),
+                *rows.rearm(self.address),
             ],
             lambda: self._cancelled(row),
         )
@@ -272,7 +283,7 @@ class Schedules:
     def scan_soon(self) -> asyncio.Task[None]:
         """Run what is due; if a scan is under way, look again after it."""
         if self._scan is None:
-            self._scan = self._activation.spawn(self._scan_all(), "run schedules")
+            self._scan = self.activation.spawn(self._scan_all(), "run schedules")
         else:
             self._again = True
         return self._scan
@@ -285,43 +296,43 @@ class Schedules:
                 found = await self._due()
                 self._warn_of_many(found)
                 for row in found:
-                    if row.crashes >= SUSPECT_FROM and not self._activation.is_continued:
+                    if row.crashes >= SUSPECT_FROM and not self.activation.is_continued:
                         await self._suspect(row)
                         continue
                     await limit.acquire()
                     if await self._claim(row):
                         self._running.add(row.id)
-                        self._activation.spawn(self._execute(row, limit), f"run {row.callback}")
+                        self.activation.spawn(self._execute(row, limit), f"run {row.callback}")
                     else:
                         limit.release()
                 if not found and not self._again:
-                    await self._commits.commit(rows.rearm(self._agent))
+                    await self.commits.commit(rows.rearm(self.address))
                     if not self._again:  # nobody was woken meanwhile
                         break
         except OutlastError:
-            if self._activation.ended is None:
+            if self.activation.ended is None:
                 raise
         finally:
             self._scan = None
 
     async def _due(self) -> list[ScheduleRow]:
         """What is due or was left behind, and does not run here."""
-        found = await self._activation.store.fetch(
-            rows.DUE, self._agent, self._activation.clock.now(), PAGE
+        found = await self.activation.store.fetch(
+            rows.DUE, self.address, self.activation.clock.now(), PAGE
         )
         return [
             row for row in (ScheduleRow(*values) for values in found) if row.id not in self._running
         ]
 
     async def _claim(self, row: ScheduleRow) -> bool:
-        now = self._activation.clock.now()
-        is_counted = row.claimed_at is not None and self._activation.is_continued
+        now = self.activation.clock.now()
+        is_counted = row.claimed_at is not None and self.activation.is_continued
         crashes = row.crashes + (not is_counted and not self._is_stopping)
         try:
-            await self._commits.commit(
+            await self.commits.commit(
                 [
-                    (rows.CLAIM, (self._agent, row.id, row.occurrence, now, crashes)),
-                    *rows.rearm(self._agent),
+                    (rows.CLAIM, (self.address, row.id, row.occurrence, now, crashes)),
+                    *rows.rearm(self.address),
                 ]
             )
         except CommitRefused:
@@ -341,7 +352,7 @@ class Schedules:
         """Run it alone, unless it has moved on since it was read: then it ran here, and has ended."""
         if await self._fetch_one(rows.BY_ID, row.id) == row and row.id not in self._running:
             self._running.add(row.id)
-            self._activation.spawn(self._execute_alone(row), f"run {row.callback} alone")
+            self.activation.spawn(self._execute_alone(row), f"run {row.callback} alone")
 
     async def _execute_alone(self, row: ScheduleRow) -> None:
         """The same for one that may be what kills its process: after its neighbours, and alone."""
@@ -353,42 +364,42 @@ class Schedules:
                 self._report(row, f"the process crashed {crashes} times while it ran", attempts=0)
                 await self._store_end(row, self._next(row))
                 return
-            elapsed = self._activation.clock.now() - (row.claimed_at or 0)
+            elapsed = self.activation.clock.now() - (row.claimed_at or 0)
             await asyncio.sleep(delay_before(crashes, elapsed))
-            async with self._activation.boot_order.alone(alone_for(crashes)):
+            async with self.activation.boot_order.alone(alone_for(crashes)):
                 if await self._claim(row):
                     await self._run(row)
         except OutlastError as error:
-            if self._activation.ended is None:
-                logger.error("%s: %r was not run: %s", self._agent, row.callback, error)
+            if self.activation.ended is None:
+                logger.error("%s: %r was not run: %s", self.address, row.callback, error)
         finally:
             self._running.discard(row.id)
 
     async def spare(self) -> None:
         """The process is asked to stop: what it leaves behind was not a crash."""
         self._is_stopping = True
-        operations: list[Operation] = [(rows.SPARE, (self._agent, id)) for id in self._claimed]
+        operations: list[Operation] = [(rows.SPARE, (self.address, id)) for id in self._claimed]
         self._claimed.clear()
         if operations:
-            await self._commits.commit(operations)
+            await self.commits.commit(operations)
 
     async def _run(self, row: ScheduleRow) -> None:
         try:
             await self._store_end(row, await self._outcome(row))
         except OutlastError as error:
-            if self._activation.ended is None:
+            if self.activation.ended is None:
                 logger.error(
-                    "%s: the end of %r was not stored: %s", self._agent, row.callback, error
+                    "%s: the end of %r was not stored: %s", self.address, row.callback, error
                 )
 
     async def _store_end(self, row: ScheduleRow, following: Following | None) -> None:
         if following is None:
-            operation: Operation = rows.DELETE, (self._agent, row.id)
+            operation: Operation = rows.DELETE, (self.address, row.id)
         else:
             target = (following.occurrence, following.run_at, following.defers)
-            operation = rows.RELEASE, (self._agent, row.id, row.occurrence, *target)
+            operation = rows.RELEASE, (self.address, row.id, row.occurrence, *target)
         is_over = following is None or following.occurrence != row.occurrence
-        forgotten = [forget(self._agent, schedule_scope(row.id))] if is_over else []
+        forgotten = [forget(self.address, schedule_scope(row.id))] if is_over else []
         await self._conclude(row, following, [operation, *forgotten])
         self._claimed.discard(row.id)
 
@@ -399,29 +410,29 @@ class Schedules:
         past = None
         if following is not None and following.past != self._past(row):
             past = following.past.text
-            operations = [*operations, rows.remember(self._agent, row.id, past)]
-        touched = await self._commits.commit([*operations, *rows.rearm(self._agent)])
+            operations = [*operations, rows.remember(self.address, row.id, past)]
+        touched = await self.commits.commit([*operations, *rows.rearm(self.address)])
         if past is not None and touched[len(operations) - 1]:  # it was not cancelled meanwhile
             self._facts.remember(rows.fact_of(row.id), past)
         if following is not None:
-            self._activation.alarm_was_set(following.run_at)
+            self.activation.alarm_was_set(following.run_at)
 
     def _past(self, row: ScheduleRow) -> Past:
         return Past.of(row, self._facts.get(rows.fact_of(row.id), None, None))
 
     async def set_right(self) -> None:
         """Bring nearer what would wait for too long, because the clock went back."""
-        now = self._activation.clock.now()
-        found = await self._activation.store.fetch(rows.WAITING, self._agent, now)
+        now = self.activation.clock.now()
+        found = await self.activation.store.fetch(rows.WAITING, self.address, now)
         for row in (ScheduleRow(*values) for values in found):
             try:
                 nearer = brought_nearer(row, self._past(row), now)
                 if nearer is not None:
                     target = (nearer.occurrence, nearer.run_at)
-                    move = (rows.MOVE, (self._agent, row.id, row.occurrence, *target))
+                    move = (rows.MOVE, (self.address, row.id, row.occurrence, *target))
                     await self._conclude(row, nearer, [move])
             except ValueError as error:  # a time zone that is gone: it may come back
-                logger.error("%s: the schedule %r may oversleep: %s", self._agent, row.id, error)
+                logger.error("%s: the schedule %r may oversleep: %s", self.address, row.id, error)
             except CommitRefused:
                 continue  # it was cancelled, or runs
 
@@ -429,17 +440,18 @@ class Schedules:
         """Run the callback. Returns what the schedule waits for then; None: it is done with."""
         import random
 
-        now = self._activation.clock.now
+        now = self.activation.clock.now
         try:
             payload = json.decode(row.payload)
             retry = Retry(**json.decode(row.retry)) if row.retry else Retry()
         except (ValueError, TypeError) as error:
             self._report(row, f"its payload cannot be read: {error}", attempts=0)
             return self._next(row)
-        callback = getattr(self._object, row.callback, None)
+        owner, name = self.parts.owner_of(row.callback) or (self.parts.agent, row.callback)
+        callback = getattr(owner, name, None)
         if not callable(callback):
             self._report(
-                row, f"{type(self._object).__name__} has no method {row.callback!r}", attempts=0
+                row, f"{type(self.parts.agent).__name__} has no method {row.callback!r}", attempts=0
             )
             if row.is_recurring or now() - row.occurrence >= LONGEST_DEFER:
                 return self._next(row)
@@ -457,14 +469,14 @@ class Schedules:
                 self._emit(ScheduleCompleted, row, elapsed_ms=now() - started)
                 return self._next(row)
             except OutlastError as error:
-                if self._activation.ended is not None:
+                if self.activation.ended is not None:
                     raise  # the next activation will run it
                 if attempt == retry.max_attempts:
                     self._report(row, described(error), attempts=attempt, error=error)
                     return self._put_off(row)  # ours, not the callback's: it is not consumed by it
                 why = described(error)
             except (Exception, asyncio.CancelledError) as error:
-                if self._activation.ended is not None:
+                if self.activation.ended is not None:
                     raise OutlastError("left for the next activation") from error
                 if attempt == retry.max_attempts:
                     self._report(row, described(error), attempts=attempt, error=error)
@@ -475,23 +487,21 @@ class Schedules:
 
     async def _call(self, callback: Callable[..., Any], payload: Any, row: ScheduleRow) -> None:
         arguments = (payload, self._shown(row))[: _positional(callback)]
-        token = admitting.set(Occurrence(self._agent, row.id, row.occurrence))
+        token = admitting.set(Occurrence(self.address, row.id, row.occurrence))
         try:
-            result = callback(*arguments)
-            if inspect.isawaitable(result):
-                await result
+            await call_hook(callback, *arguments)
         finally:
             admitting.reset(token)
 
     def _next(self, row: ScheduleRow) -> Following | None:
         try:
-            return after_run(row, self._past(row), self._activation.clock.now())
+            return after_run(row, self._past(row), self.activation.clock.now())
         except ValueError as error:  # a time zone that is gone: it may come back
             self._report(row, str(error), attempts=0)
             return self._put_off(row)
 
     def _put_off(self, row: ScheduleRow) -> Following:
-        return put_off(row, self._past(row), self._activation.clock.now())
+        return put_off(row, self._past(row), self.activation.clock.now())
 
     # --- telling ---------------------------------------------------------------------------------
 
@@ -499,7 +509,7 @@ class Schedules:
         self, row: ScheduleRow, why: str, *, attempts: int, error: BaseException | None = None
     ) -> None:
         logger.error(
-            "%s: the schedule %r failed: %s", self._agent, row.callback, why, exc_info=error
+            "%s: the schedule %r failed: %s", self.address, row.callback, why, exc_info=error
         )
         self._emit(ScheduleFailed, row, error=why, attempts=attempts)
 
@@ -511,10 +521,10 @@ class Schedules:
         for callback, count in counts.items():
             if count >= MANY:
                 logger.warning(
-                    "%s: %d schedules of %r are due at once", self._agent, count, callback
+                    "%s: %d schedules of %r are due at once", self.address, count, callback
                 )
-                self._activation.events.emit(
-                    ScheduleDuplicates, self._agent, callback=callback, count=count
+                self.activation.events.emit(
+                    ScheduleDuplicates, self.address, callback=callback, count=count
                 )
 
     def _emit(
@@ -524,12 +534,12 @@ class Schedules:
         *arguments: Arguments.args,
         **more: Arguments.kwargs,
     ) -> None:
-        self._activation.events.emit(
-            kind, self._agent, row.id, row.callback, row.kind, *arguments, **more
+        self.activation.events.emit(
+            kind, self.address, row.id, row.callback, row.kind, *arguments, **more
         )
 
     async def _fetch_one(self, query: Query, value: str) -> ScheduleRow | None:
-        found = await self._activation.store.fetch(query, self._agent, value)
+        found = await self.activation.store.fetch(query, self.address, value)
         return ScheduleRow(*found[0]) if found else None
 
     def _shown(self, row: ScheduleRow) -> Schedule:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
-from outlast.agent.commit import Commits
+from outlast.agent.commit import Commit, Effect
+from outlast.agent.part import Part, Parts
 from outlast.agent.state import typed
-from outlast.host.life.activation import Activation
-from outlast.store.operations import Operation, Query, Statement
+from outlast.store.operations import Query, Statement
 
 logger = logging.getLogger("outlast.agent")
 
@@ -29,23 +28,23 @@ _SET = Statement(
 ALL = Query.same("SELECT name, value FROM facts WHERE agent = ?")
 
 
-class Facts:
+class Facts(Part):
     """The values that belong to an agent by name. Read at activation, so that reading them is free."""
 
-    def __init__(self, activation: Activation, commits: Commits) -> None:
-        self._agent = activation.address.text
-        self._activation = activation
-        self._commits = commits
+    first_reads = (ALL,)
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
         self._stored: dict[str, str] = {}
 
     async def load(self) -> None:
         """Read them once, when the agent is activated."""
-        self._stored = dict(await self._activation.fetch(ALL, self._agent))
+        self._stored = dict(await self.activation.fetch(ALL, self.address))
 
     def get(self, name: str, kind: type[Any] | None, default: Any) -> Any:
         """A copy of the value, of the given type; `default` when it was never set or cannot be read."""
-        unit = self._commits.current()
-        text = unit.facts.get(name) if unit is not None else None
+        block = self.commits.current()
+        text = None if block is None else block.view(self, dict[str, str]).get(name)
         text = text if text is not None else self._stored.get(name)
         if text is None:
             return default
@@ -54,7 +53,7 @@ class Facts:
         except Exception as error:
             logger.error(
                 "%s: the stored %s cannot be read (%s); the default is used",
-                self._agent,
+                self.address,
                 name,
                 error,
             )
@@ -64,9 +63,10 @@ class Facts:
         """What is stored, as JSON; None: it was never set."""
         return self._stored.get(name)
 
-    def operation(self, name: str, text: str) -> Operation:
-        """What sets a value, for a commit of the caller's own; `remember` it when that is durable."""
-        return _SET, (self._agent, name, text)
+    def put(self, commit: Commit, name: str, text: str) -> None:
+        """Set a value in a commit of the caller's; it is read once that is durable."""
+        commit.write((_SET, (self.address, name, text)))
+        commit.then(lambda: self.remember(name, text))
 
     def remember(self, name: str, text: str) -> None:
         self._stored[name] = text
@@ -74,20 +74,16 @@ class Facts:
     def forget(self, name: str) -> None:
         self._stored.pop(name, None)
 
-    async def set(self, name: str, text: str, then: Callable[[], None] | None = None) -> None:
+    async def set(self, name: str, text: str, then: Effect | None = None) -> None:
         """Set a value. Durable when this returns; inside `commit()`, when the block ends."""
-        unit = self._commits.current()
-        if unit is not None:
-            unit.facts[name] = text
-
-        def durable() -> None:
-            if unit is not None:
-                self._stored[name] = text
+        block = self.commits.current()
+        if block is not None:
+            self.put(block, name, text)
+            block.view(self, dict[str, str])[name] = text
             if then is not None:
-                then()
-
-        writing = self._commits.hand_over([self.operation(name, text)], durable)
-        if unit is None:
-            # From here on the next change builds on this one. If it fails, the object is discarded.
-            self._stored[name] = text
-            await writing
+                block.then(then)
+            return
+        writing = self.commits.hand_over([(_SET, (self.address, name, text))], then)
+        # From here on the next change builds on this one. If it fails, the object is discarded.
+        self._stored[name] = text
+        await writing

@@ -78,9 +78,9 @@ class Storage:
     async def get(self, key: str, default: Any = None) -> Any:
         """The value of `key`, or `default`."""
         _check_key(key)
-        unit = self._commits.current()
-        if unit is not None and key in unit.written:
-            text = unit.written[key]
+        written = self._written()
+        if written is not None and key in written:
+            text = written[key]
         else:
             text = await self._read(key)
         return default if text is None else self._decoded(key, text)
@@ -89,31 +89,34 @@ class Storage:
         """Set `key`. Durable when this returns; inside `commit()`, when the block ends."""
         _check_key(key)
         text = json.encode(value, "value")
-        unit = self._commits.current()
-        if unit is not None:
-            unit.written[key] = text
+        written = self._written()
+        if written is not None:
+            written[key] = text
         await self._commits.write([(_PUT, (self._agent, key, len(text), text))])
 
     async def delete(self, key: str) -> None:
         """Remove `key`; nothing happens when it is not there."""
         _check_key(key)
-        unit = self._commits.current()
-        if unit is not None:
-            unit.written[key] = None
+        written = self._written()
+        if written is not None:
+            written[key] = None
         await self._commits.write([(_DELETE, (self._agent, key))])
 
     async def list(self, prefix: str = "") -> dict[str, Any]:
         """All keys that start with `prefix`, with their values, in the order of their code points."""
         _check_key(prefix)
         found = await self._scan(prefix)
-        unit = self._commits.current()
-        if unit is not None:
-            for key, text in unit.written.items():
-                if key.startswith(prefix):
-                    found[key] = text
+        for key, text in (self._written() or {}).items():
+            if key.startswith(prefix):
+                found[key] = text
         return {
             key: self._decoded(key, text) for key, text in sorted(found.items()) if text is not None
         }
+
+    def _written(self) -> dict[str, str | None] | None:
+        """What the open commit() block has written; None: no block is open."""
+        block = self._commits.current()
+        return None if block is None else block.view(self, dict[str, str | None])
 
     async def _read(self, key: str) -> str | None:
         rows = await self._store.fetch(_GET_SMALL, self._agent, key)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from outlast.agent.commit import Commits
 from outlast.agent.events import SubAgentAborted, SubAgentCreated, SubAgentDeleted
+from outlast.agent.part import Part, Parts
 from outlast.core.clock import to_datetime
 from outlast.core.errors import AgentAborted, AgentDestroyed, UnknownAgent
 from outlast.host import events as host_events
@@ -94,32 +94,31 @@ class SubAgent:
     created_at: datetime
 
 
-class SubAgents:
+class SubAgents(Part):
     """The sub-agents of one agent."""
 
-    def __init__(self, activation: Activation, commits: Commits) -> None:
-        self._activation = activation
-        self._commits = commits
-        self._address = activation.address
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._address = parts.activation.address
         self._last_number = 0
         self._numbering = asyncio.Lock()
 
     async def get(self, agent_class: type[A], name: str) -> A:
         """A stub of a sub-agent, which is registered if it is new."""
         address = self._child(agent_class, name)
-        stub = self._activation.neighbours.stub(agent_class, address)
+        stub = self.activation.neighbours.stub(agent_class, address)
         if not await self._is_registered(address):
             number = await self._next_number()
-            now = self._activation.clock.now()
-            made = self._commits.hand_over([(_REGISTER, (*_key(address), number, now))])
+            now = self.activation.clock.now()
+            made = self.commits.hand_over([(_REGISTER, (*_key(address), number, now))])
             made.add_done_callback(lambda made: self._made(address, made))
-            if self._commits.current() is None:  # otherwise the block's end makes it durable
+            if self.commits.current() is None:  # otherwise the block's end makes it durable
                 await made
         return stub
 
     def _made(self, address: Address, made: asyncio.Future[tuple[int, ...]]) -> None:
         if made.exception() is None and made.result()[:1] != (0,):  # nobody else was faster
-            self._activation.events.emit(SubAgentCreated, self._address.text, child=address.text)
+            self.activation.events.emit(SubAgentCreated, self._address.text, child=address.text)
 
     def parent(self, agent_class: type[A]) -> A:
         parent = self._address.parent
@@ -129,13 +128,13 @@ class SubAgents:
             raise UnknownAgent(
                 f"the parent of {self._address} is a {parent.kind}, not a {agent_class.__name__}"
             )
-        return self._activation.neighbours.stub(agent_class, parent)
+        return self.activation.neighbours.stub(agent_class, parent)
 
     async def has(self, agent_class: type[Any], name: str) -> bool:
         return await self._is_registered(self._child(agent_class, name))
 
     async def all(self, agent_class: type[Any] | None) -> list[SubAgent]:
-        found = await self._activation.store.fetch(_ALL, self._address.text)
+        found = await self.activation.store.fetch(_ALL, self._address.text)
         return [
             SubAgent(kind, unescaped(segment), to_datetime(created_at))
             for kind, segment, created_at in found
@@ -145,9 +144,9 @@ class SubAgents:
     def abort(self, agent_class: type[Any], name: str, reason: str) -> bool:
         address = self._child(agent_class, name)
         aborted = AgentAborted(f"{address} was aborted: {reason}")
-        stopped = self._activation.neighbours.abort(address, aborted)
+        stopped = self.activation.neighbours.abort(address, aborted)
         if stopped:
-            self._activation.events.emit(SubAgentAborted, self._address.text, child=address.text)
+            self.activation.events.emit(SubAgentAborted, self._address.text, child=address.text)
         return stopped
 
     async def delete(self, agent_class: type[Any], name: str) -> bool:
@@ -158,21 +157,21 @@ class SubAgents:
     async def destroy(self) -> None:
         """The agent itself: for a sub-agent what its parent's `delete_sub_agent` does."""
         self._no_block("destroy")
-        if not isinstance(self._activation.ended, AgentDestroyed):  # by this same code, before
+        if not isinstance(self.activation.ended, AgentDestroyed):  # by this same code, before
             await self._remove(self._address)
 
-    async def check_registered(self) -> None:
+    async def load(self) -> None:
         """Called when the agent is activated: one that was deleted must not come back.
 
         If it may be made by whoever visits it, its first commit registers it, and those above it.
         """
         missing = await self.unregistered()
         if not missing:
-            self._activation.making = None
-        elif not self._activation.may_be_made:
+            self.activation.making = None
+        elif not self.activation.may_be_made:
             raise _not_made(missing[0])
         else:
-            self._activation.making = _Making(self, self._activation, missing)
+            self.activation.making = _Making(self, self.activation, missing)
 
     async def unregistered(self) -> list[Address]:
         """This agent, and those above it, as far as their parents have not made them."""
@@ -186,7 +185,7 @@ class SubAgents:
 
     async def _remove(self, address: Address) -> bool:
         """False: somebody else was faster."""
-        activation, parent = self._activation, address.parent
+        activation, parent = self.activation, address.parent
         reason = AgentDestroyed(f"{address} was destroyed")
         async with activation.neighbours.removing(address, reason, by=activation) as removal:
             tables = await owned_tables(activation.store)
@@ -202,16 +201,16 @@ class SubAgents:
         return self._address.child(getattr(agent_class, "__name__", str(agent_class)), name)
 
     async def _is_registered(self, address: Address) -> bool:
-        return bool(await self._activation.store.fetch(_IS_REGISTERED, *_key(address)))
+        return bool(await self.activation.store.fetch(_IS_REGISTERED, *_key(address)))
 
     async def _next_number(self) -> int:
         async with self._numbering:  # one may have registered itself since the last time
-            found = await self._activation.store.fetch(_LAST_NUMBER, self._address.text)
+            found = await self.activation.store.fetch(_LAST_NUMBER, self._address.text)
             self._last_number = max(self._last_number, found[0][0] if found else 0) + 1
             return self._last_number
 
     def _no_block(self, what: str) -> None:
-        if self._commits.current() is not None:
+        if self.commits.current() is not None:
             raise RuntimeError(
                 f"{what}() is a commit of its own, so it cannot be part of a commit() block;"
                 f" call it after the block"
@@ -225,27 +224,27 @@ class _Making:
         self, sub_agents: SubAgents, activation: Activation, missing: list[Address]
     ) -> None:
         self._sub_agents = sub_agents
-        self._activation = activation
+        self.activation = activation
         self._missing = missing
 
     def operations(self) -> list[Operation]:
-        now = self._activation.clock.now()
+        now = self.activation.clock.now()
         return [(_REGISTER_LATE, (*_key(each), now)) for each in reversed(self._missing)]
 
     def written(self, outcome: Outcome) -> None:
-        if outcome.exception() is not None or self._activation.making is not self:
+        if outcome.exception() is not None or self.activation.making is not self:
             return
-        self._activation.making = None
+        self.activation.making = None
         for address, touched in zip(self._missing, reversed(outcome.result()), strict=False):
             if touched and address.parent is not None:
                 event = SubAgentCreated
-                self._activation.events.emit(event, address.parent.text, child=address.text)
+                self.activation.events.emit(event, address.parent.text, child=address.text)
 
     async def check(self) -> None:
         missing = await self._sub_agents.unregistered()
         if missing:
             raise _not_made(missing[0])
-        self._activation.making = None
+        self.activation.making = None
 
 
 def _not_made(address: Address) -> AgentDestroyed:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from outlast.agent.commit import Commit
+from outlast.agent.part import Parts
 from outlast.chat.answer.loop import answer
-from outlast.chat.answer.prepare import Surroundings
 from outlast.chat.context.compaction import FIXED_PART, Compactions
-from outlast.chat.context.history import HistoryCache
-from outlast.chat.context.session import Session
 from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.sql import Outcome
 from outlast.chat.message.encoder import Encoder
@@ -23,66 +22,46 @@ from outlast.chat.model.errors import (
     is_passing,
 )
 from outlast.chat.model.refused_tools import blamed, may_be_refused
-from outlast.chat.recovery.resume import Interruptible
-from outlast.chat.recovery.upgrade import PutBack
-from outlast.chat.tools.idempotency import KeyedCalls
-from outlast.chat.tools.ledger import Ledger
-from outlast.chat.tools.pending import Interactions
 from outlast.chat.turn.failure import Failure, reported
-from outlast.chat.turn.turn import Executor, Turn, TurnAborted
+from outlast.chat.turn.part import ChatPart
+from outlast.chat.turn.pending import PendingCalls
+from outlast.chat.turn.settlement import Settlement
+from outlast.chat.turn.state import TurnState
+from outlast.chat.turn.turn import Executor, PutBack, Turn, TurnAborted
 from outlast.chat.types import events
-from outlast.chat.types.contexts import (
-    ChatErrorClassification,
-    ChatErrorContext,
-    is_overridden,
-    told,
-)
-from outlast.chat.types.recovery import Cause, recovery_of
+from outlast.chat.types.contexts import ChatErrorClassification, ChatErrorContext
+from outlast.chat.types.recovery import recovery_of
 from outlast.core.clock import seconds
-from outlast.host.life.activation import Activation
+from outlast.core.hooks import call_hook, is_overridden
 
 logger = logging.getLogger("outlast.chat")
 
 
-class Chatting(Interruptible, Protocol):
-    """What the turns ask of the agent."""
+class Attempts(ChatPart):
+    """Runs turns of one agent, one attempt at a time."""
 
-    def on_chunk(self, context: Any) -> Any: ...
-
-
-class AnsweringTurns:
-    """For one agent."""
-
-    def __init__(
-        self,
-        agent: Chatting,
-        activation: Activation,
-        inbox: Inbox,
-        interactions: Interactions,
-        ledger: Ledger,
-        compactions: Compactions,
-        broken_off: dict[str, tuple[Cause, int]],
-    ) -> None:
-        self._object = agent
-        self._agent = activation.address.text
-        self._activation = activation
-        self._inbox = inbox
-        self._interactions = interactions
-        self._ledger = ledger
-        self._keyed = KeyedCalls(activation, ledger)
-        self._history = HistoryCache()
-        self.broken_off = broken_off  # requests whose models were lost
-        self.compactions = compactions
-        self.session = Session()
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._inbox = parts[Inbox]
+        self._state = parts[TurnState]
+        self._pending = parts[PendingCalls]
+        self._compactions = parts[Compactions]
         self.executors: dict[str, tuple[Sequence[Any], Executor]] = {}  # tools and all, by request
+
+    def settled(self, commit: Commit, settlement: Settlement) -> None:
+        if self.executors:
+            commit.then(lambda: self._forget(settlement.entry.id))
+
+    def _forget(self, id: str) -> None:
+        self.executors.pop(id, None)
 
     async def answer(self, turn: Turn, path: Sequence[dict[str, Any]]) -> None:
         """Ask the model; once more with less if that was too much, or without tools that it refuses."""
-        around = self._around(turn)
-        wanted, compacted = self._object.context_overflow, 0
+        tools = self._client_tools(turn)
+        wanted, compacted = self.parts.agent.context_overflow, 0
         while True:
             try:
-                await answer(self._object, turn, list(path), around)
+                await answer(self.parts, turn, list(path), tools)
                 return
             except (TurnAborted, PutBack):
                 raise
@@ -96,60 +75,64 @@ class AnsweringTurns:
                     if compacted > wanted.max_retries:
                         raise
                     await self._shorten(turn, path, compacted, failure)
-                elif not self._leaves_out_tools(turn, around, failure):
-                    raise
+                else:
+                    left = self._without_refused(turn, tools, failure)
+                    if left is None:
+                        raise
+                    tools = left
                 await self._begin_anew(turn)
 
     async def _shorten(
         self, turn: Turn, path: Sequence[dict[str, Any]], attempt: int, failure: Exception
     ) -> None:
         """Compact the conversation; raises the failure if that is of no use."""
-        work = self.compactions.compact(path, "reactive", turn.request_id, attempt)
+        work = self._compactions.compact(path, "reactive", turn.request_id, attempt)
         if not await turn.unless_stopped(work):
-            if not self.compactions.can_shorten(path):
+            if not self._compactions.can_shorten(path):
                 raise ModelFailed(FIXED_PART, kind="context_overflow") from failure
             raise failure
 
-    def _leaves_out_tools(self, turn: Turn, around: Surroundings, failure: Exception) -> bool:
-        """Whether there are tools of the client to leave out, which the provider may have refused.
+    def _without_refused(
+        self, turn: Turn, tools: Sequence[Any], failure: Exception
+    ) -> Sequence[Any] | None:
+        """The client's tools without those that the provider may have refused; None: there are none.
 
-        First those that seem to be to blame, then all: so there are two more tries at most.
+        First those that seem to be to blame are left out, then all: so there are two more tries at most.
         """
         if not turn.offered or turn.has_answer or not may_be_refused(failure):
-            return False
-        tools = {str(each["name"]): each for each in around.client_tools}
-        names = [name for name in turn.offered if name in tools]
+            return None
+        by_name = {str(each["name"]): each for each in tools}
+        names = [name for name in turn.offered if name in by_name]
         if not names:
-            return False
-        known = self._interactions.remembered
-        proven = [name for name in names if tools[name] in known]
+            return None
+        known = self._pending.remembered
+        proven = [name for name in names if by_name[name] in known]
         text = str(failure.__cause__ or failure)
         out = names if turn.left_out else blamed(text, turn.offered, names, proven)
         turn.left_out |= frozenset(out)
-        around.client_tools = [each for name, each in tools.items() if name not in out]
         logger.warning(
-            "%s: the model refused a request with tools of the client; turn %s goes on without %s: %s",
-            self._agent,
+            "%s: the model refused a request with tools of the client; turn %s continues without %s: %s",
+            self.address,
             turn.request_id,
             ", ".join(sorted(turn.left_out)),
             failure,
         )
-        return True
+        return [each for name, each in by_name.items() if name not in out]
 
     async def _classified(self, turn: Turn, failure: Exception) -> ChatErrorClassification | None:
         """Ask `classify_chat_error`, once for each error. Only an overflow is acted on, and passed on."""
-        if turn.abort.is_set or self._activation.ended is not None:
+        if turn.abort.is_set or self.activation.ended is not None:
             return None
-        hook = self._object.classify_chat_error
+        hook = self.parts.agent.classify_chat_error
         if not is_overridden(hook):
             return default_context_overflow_classifier(failure)
         context = ChatErrorContext(turn.request_id, turn.stage)
         try:
-            kind = await turn.unless_stopped(told(hook, failure, context))
+            kind = await turn.unless_stopped(call_hook(hook, failure, context))
         except TurnAborted:
             raise
         except Exception:
-            logger.exception("%s: classify_chat_error raised", self._agent)
+            logger.exception("%s: classify_chat_error raised", self.address)
             return None
         return "context_overflow" if kind == "context_overflow" else None
 
@@ -164,20 +147,12 @@ class AnsweringTurns:
         else:
             turn.begin_anew(MessageBuilder(turn.begun), None)
 
-    def _around(self, turn: Turn) -> Surroundings:
+    def _client_tools(self, turn: Turn) -> Sequence[Any]:
         given = self.executors.pop(turn.request_id, None)
-        tools: Sequence[Any] = self._interactions.tools_for(turn.options)
-        if given is not None:
-            tools, turn.executor = given
-        return Surroundings(
-            self._activation,
-            self._ledger,
-            self._keyed,
-            self.session,
-            tools,
-            self._history,
-            self.compactions,
-        )
+        if given is None:
+            return self._pending.tools_for(turn.options)
+        tools, turn.executor = given
+        return tools
 
     def aborted(self, turn: Turn) -> tuple[Outcome, str | None]:
         turn.emit(Encoder().abort(turn.abort.reason))
@@ -188,12 +163,12 @@ class AnsweringTurns:
         for chunk in turn.loose_ends():
             turn.emit(chunk)
         await turn.stream.stored()
-        emitter = self._activation.events
+        emitter = self.activation.events
         if isinstance(failure, ModelStalled):
             patience = int(seconds(turn.patience or 0) * 1000)
             emitter.emit(events.StreamStalled, turn.agent, turn.request_id, timeout_ms=patience)
         context = ChatErrorContext(turn.request_id, turn.stage, classification=turn.classification)
-        work = reported(self._object, self._agent, failure, context, emitter)
+        work = reported(self.parts, failure, context)
         try:
             found = await turn.unless_stopped(work)
         except TurnAborted:
@@ -205,19 +180,19 @@ class AnsweringTurns:
 
     async def breaks_off(self, turn: Turn, failure: Exception) -> bool:
         """Whether a failure is the model's, in the middle of its answer: the turn is taken up then."""
-        config = recovery_of(self._object.chat_recovery)
+        config = recovery_of(self.parts.agent.chat_recovery)
         is_stalled = isinstance(failure, ModelStalled)
         if config is None or not is_passing(failure) or turn.abort.is_set:
             return False
         if not is_stalled and is_empty(turn.builder.message()):
             return False  # it was tried again already, as often as it may be
         await turn.stream.stored()
-        emit = self._activation.events.emit
+        emit = self.activation.events.emit
         if is_stalled:
             patience = int(seconds(turn.patience or 0) * 1000)
-            emit(events.StreamStalled, self._agent, turn.request_id, timeout_ms=patience)
-        logger.warning("%s: the turn %s is interrupted: %s", self._agent, turn.request_id, failure)
-        emit(events.TurnInterrupted, self._agent, turn.request_id, str(failure))
-        self.broken_off[turn.request_id] = ("stalled", self._inbox.last_seq)
+            emit(events.StreamStalled, self.address, turn.request_id, timeout_ms=patience)
+        logger.warning("%s: the turn %s is interrupted: %s", self.address, turn.request_id, failure)
+        emit(events.TurnInterrupted, self.address, turn.request_id, str(failure))
+        self._state.broken_off[turn.request_id] = ("stalled", self._inbox.last_seq)
         turn.stream.interrupt()
         return True

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.agent.admission import admitting, forget
+from outlast.agent.part import Parts
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.tool_part import Part, advanced
 from outlast.chat.tools.declare import NotDone, ToolCall, ToolSpec, ask, current_call
@@ -31,20 +32,16 @@ from outlast.chat.types.contexts import (
     Substitute,
     ToolCallContext,
     ToolCallResultContext,
-    is_overridden,
-    told,
 )
 from outlast.core import json
 from outlast.core.errors import PublicError
+from outlast.core.hooks import call_hook, is_overridden
 from outlast.core.text import described
-from outlast.host.life.activation import Activation
 
 if TYPE_CHECKING:
     from pydantic_ai import ModelRetry, RunContext
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.tools import ToolDefinition
-
-    from outlast.chat.answer.prepare import Answering
 
 logger = logging.getLogger("outlast.chat")
 
@@ -115,26 +112,23 @@ class Calls:
 
     def __init__(
         self,
-        agent: Answering,
-        activation: Activation,
-        ledger: Ledger,
-        keyed: KeyedCalls,
+        parts: Parts,
         turn: Turn,
         encoder: Encoder,
         tools: Tools,
         context: RunContext[Any],
     ) -> None:
-        self._agent = agent
-        self._activation = activation
-        self._ledger = ledger
-        self._keyed = keyed
+        self._agent = parts.agent
+        self._activation = parts.activation
+        self._ledger = parts[Ledger]
+        self._keyed = parts[KeyedCalls]
         self._turn = turn
         self._encoder = encoder
         self.tools = tools
         self._context = context
         self._found: dict[str, Any] = {}  # what the model was offered
         self.given: Any = None  # the `context` of this step's `StepConfig`
-        self._repair = PartRepair(agent, activation.address.text)
+        self._repair = parts[PartRepair]
         self.replaced: dict[
             str, Part
         ] = {}  # unknown calls, and the parts that the agent made of them
@@ -198,7 +192,7 @@ class Calls:
                 context=self.given,
             )
             try:
-                await self._turn.unless_stopped(told(hook, context))
+                await self._turn.unless_stopped(call_hook(hook, context))
             except TurnAborted:
                 pass
             except Exception:
@@ -400,7 +394,7 @@ class _Running:
             self._turn.writer,
             self._calls.given,
         )
-        return decided(await self._turn.unless_stopped(told(hook, context)))
+        return decided(await self._turn.unless_stopped(call_hook(hook, context)))
 
     async def _begun_or_replayed(self, found: Any, arguments: Any, executor: Any) -> CallEnd:
         calls, spec = self._calls, self._spec

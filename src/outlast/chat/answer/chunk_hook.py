@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 from outlast.chat.stream.stream import Passing
 from outlast.chat.turn.turn import Turn
-from outlast.chat.types.contexts import ChunkContext, told
+from outlast.chat.types.contexts import ChunkContext
 from outlast.core import json
+from outlast.core.hooks import call_hook
 from outlast.host.life.activation import Activation
 
 logger = logging.getLogger("outlast.chat")
@@ -23,7 +24,7 @@ class Told(Protocol):
     def on_chunk(self, context: ChunkContext) -> Any: ...
 
 
-class Following:
+class ChunkHook:
     """Tells an agent of each chunk of its turn, once that is durable."""
 
     def __init__(self, agent: Told, turn: Turn, activation: Activation) -> None:
@@ -36,7 +37,9 @@ class Following:
     async def _follow(self) -> None:
         async for seq, chunk in self._turn.stream.read():
             try:
-                await told(self._hook, ChunkContext(self._turn.request_id, seq, json.decode(chunk)))
+                await call_hook(
+                    self._hook, ChunkContext(self._turn.request_id, seq, json.decode(chunk))
+                )
             except Exception:
                 logger.exception("%s: on_chunk raised", self._turn.agent)
             self._told = seq + (not isinstance(chunk, Passing))

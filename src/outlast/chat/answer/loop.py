@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from outlast.agent.part import Parts
 from outlast.chat.answer.calls import Called, CallEnd
-from outlast.chat.answer.prepare import (
-    Answering,
-    Prepared,
-    Surroundings,
-    check_active,
-    prepared,
-    resumed,
-    window_of,
-)
+from outlast.chat.answer.prepare import Prepared, check_active, prepared, resumed
 from outlast.chat.answer.usage import Spending
+from outlast.chat.context.compaction import Compactions
 from outlast.chat.context.history import to_model_messages, tool_return
+from outlast.chat.context.view import ModelView
 from outlast.chat.message.partial import RESET_STEP, Partial
 from outlast.chat.message.tool_part import Part, is_settled, tool_name
 from outlast.chat.model.background import fetchable, note_of
@@ -36,11 +31,10 @@ from outlast.chat.types.contexts import (
     StepConfig,
     StepContext,
     ToolResult,
-    is_overridden,
-    told,
 )
 from outlast.chat.types.events import ModelAsked, TranscriptRepaired
 from outlast.chat.types.model_ask import ModelAsk
+from outlast.core.hooks import call_hook, is_overridden
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
@@ -52,27 +46,33 @@ logger = logging.getLogger("outlast.chat")
 
 
 async def answer(
-    agent: Answering, turn: Turn, path: Sequence[dict[str, Any]], around: Surroundings
+    parts: Parts, turn: Turn, path: Sequence[dict[str, Any]], client_tools: Sequence[Any]
 ) -> None:
     """Run a turn to its end. Raises `TurnAborted`, or what went wrong."""
-    ready = await turn.unless_stopped(prepared(agent, turn, path, around))
+    ready = await turn.unless_stopped(prepared(parts, turn, path, client_tools))
     try:
-        await _Run(*(getattr(ready, each.name) for each in fields(ready))).steps()
+        await Loop(parts, ready).steps()
     finally:
         await ready.toolset.__aexit__(None, None, None)
 
 
-@dataclass(slots=True)
-class _Run(Prepared):
-    messages: list[ModelMessage] = field(default_factory=list)
-    head: int = 0  # how many of them are the conversation before this turn
-    compactions: int = 0  # that this turn has made
-    step: int = 0  # of the message, from 1 on
-    asked: ModelAsk | None = None  # the last request, for `on_step_finish`
-    noted: int = 0  # the last step about whose answer something is noted
-    spending: Spending = field(init=False)
+class Loop:
+    """One attempt at the answer of a turn."""
 
-    def __post_init__(self) -> None:
+    def __init__(self, parts: Parts, ready: Prepared) -> None:
+        self._emit = parts.activation.events.emit
+        self._view = parts[ModelView]
+        self._compactions = parts[Compactions]
+        self.agent, self.turn, self.config = ready.agent, ready.turn, ready.config
+        self.model, self.calls, self.encoder = ready.model, ready.calls, ready.encoder
+        self.path, self.window, self.system = ready.path, ready.window, ready.system
+        self.usage, self.context = ready.usage, ready.context
+        self.messages: list[ModelMessage] = []
+        self.head = 0  # how many of them are the conversation before this turn
+        self.compacted = 0  # how often this turn has shortened the conversation
+        self.step = 0  # of the message, from 1 on
+        self.asked: ModelAsk | None = None  # the last request, for `on_step_finish`
+        self.noted = 0  # the last step about whose answer something is noted
         limits = self.config.usage_limits or self.agent.usage_limits
         self.spending = Spending(limits, self.usage)
 
@@ -209,9 +209,7 @@ class _Run(Prepared):
 
     def _conversation_before(self) -> list[ModelMessage]:
         """Without what this turn has said."""
-        return to_model_messages(
-            self.window[:-1], instructions=self.system, cache=self.around.cache, shorten=True
-        ).messages
+        return self._view.to_model(self.window[:-1], self.system)
 
     def _resume_step(self, partial: Partial, output: OutputType | None) -> bool:
         """Go on in the middle of a step, if it broke off there."""
@@ -229,21 +227,19 @@ class _Run(Prepared):
 
     async def _shorten(self, step: Step) -> None:
         """Before the next step, if the last one came near to what the model can read."""
-        wanted, made = self.agent.context_overflow.proactive, self.around.compactions
-        if wanted is None or made is None or self.compactions >= wanted.max_compactions:
+        wanted = self.agent.context_overflow.proactive
+        if wanted is None or self.compacted >= wanted.max_compactions:
             return
         if not wanted.is_near(step.response.usage) or self.config.messages is not None:
             return
-        self.compactions += 1
+        self.compacted += 1
         request = self.turn.request_id
-        work = made.compact(self.path, "proactive", request, self.compactions)
+        work = self._compactions.compact(self.path, "proactive", request, self.compacted)
         if not await self.turn.unless_stopped(work) or self.turn.resumed is not None:
             return
-        self.window = resumed(self.turn, window_of(self.path, self.around))
+        self.window = resumed(self.turn, self._view.window(self.path))
         tail = self.messages[self.head :]
-        head = to_model_messages(
-            self.window, instructions=self.system, cache=self.around.cache, shorten=True
-        ).messages
+        head = self._view.to_model(self.window, self.system)
         self.messages, self.head = [*head, *tail], len(head)
 
     def _conversation(self) -> list[ModelMessage]:
@@ -252,9 +248,7 @@ class _Run(Prepared):
         window = self.window
         if self.turn.is_continuation or self.turn.resumed is not None:
             window = [*window[:-1], self.turn.builder.message()]
-        return to_model_messages(
-            window, instructions=self.system, cache=self.around.cache, shorten=True
-        ).messages
+        return self._view.to_model(window, self.system)
 
     async def _ask(self, output: OutputType | None, done: Sequence[Step]) -> ModelResponse:
         turn, config, encoder = self.turn, self.config, self.encoder
@@ -273,8 +267,10 @@ class _Run(Prepared):
         ask = ModelAsk(messages, settings, parameters, instructions)
         if is_overridden(self.agent.on_step_finish):  # `messages` grows with the turn
             self.asked = replace(ask, messages=tuple(messages))
-        emit, named = self.around.activation.events.emit, model.model_name
-        emit(ModelAsked, turn.agent, turn.request_id, step=self.step, model=named, request=ask)
+        named = model.model_name
+        self._emit(
+            ModelAsked, turn.agent, turn.request_id, step=self.step, model=named, request=ask
+        )
         async with open_stream(
             model,
             messages,
@@ -324,7 +320,7 @@ class _Run(Prepared):
             self.turn.writer,
             self.calls.given,
         )
-        config = await self.turn.unless_stopped(told(hook, context))
+        config = await self.turn.unless_stopped(call_hook(hook, context))
         if config is not None and not isinstance(config, StepConfig):
             raise TypeError(f"before_step returns a StepConfig or None, not {config!r}")
         if config is not None and config.context is not None:
@@ -415,8 +411,8 @@ class _Run(Prepared):
         if replaced:
             for chunk in with_replaced(self.turn.builder.message(), replaced):
                 self.turn.emit(chunk)
-            emit, ids = self.around.activation.events.emit, tuple(replaced)
-            emit(TranscriptRepaired, self.turn.agent, self.turn.request_id, tool_call_ids=ids)
+            id, ids = self.turn.request_id, tuple(replaced)
+            self._emit(TranscriptRepaired, self.turn.agent, id, tool_call_ids=ids)
         return replaced
 
     async def _finished(
@@ -453,7 +449,7 @@ class _Run(Prepared):
             await self.turn.stream.stored()
             await self.turn.following.caught_up()
         try:
-            await self.turn.unless_stopped(told(hook, context))
+            await self.turn.unless_stopped(call_hook(hook, context))
         except TurnAborted:
             raise
         except Exception:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from outlast.agent.events import BatteryFailed
+from outlast.agent.part import Parts
 from outlast.chat.answer.calls import Calls
-from outlast.chat.context.compaction import Compactions, ContextOverflow
-from outlast.chat.context.history import HistoryCache, to_model_messages
+from outlast.chat.context.compaction import ContextOverflow
 from outlast.chat.context.hydration import HydrationContext, hydrated
 from outlast.chat.context.prompt import with_capabilities
-from outlast.chat.context.session import Session
+from outlast.chat.context.view import ModelView
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.model.client import resolve
-from outlast.chat.recovery.upgrade import PutBack
+from outlast.chat.tools.contribution import Contribution, merged
 from outlast.chat.tools.declare import marked_methods
-from outlast.chat.tools.idempotency import KeyedCalls
-from outlast.chat.tools.ledger import Ledger
 from outlast.chat.tools.toolset import Tools, definition_of, tools_of
 from outlast.chat.turn.part_repair import Repairing
-from outlast.chat.turn.turn import Turn
+from outlast.chat.turn.turn import PutBack, Turn
 from outlast.chat.types.config import TurnConfig, TurnContext
-from outlast.chat.types.contexts import PrepareStepContext, StepContext, is_overridden, told
-from outlast.host.life.activation import Activation
+from outlast.chat.types.contexts import PrepareStepContext, StepContext
+from outlast.core.hooks import call_hook, is_overridden
+from outlast.core.ids import Ids
+from outlast.core.text import described
+
+logger = logging.getLogger("outlast.chat")
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
@@ -55,19 +59,6 @@ class Answering(Repairing, Protocol):
 
 
 @dataclass(slots=True)
-class Surroundings:
-    """What a turn finds, besides the agent and the conversation."""
-
-    activation: Activation
-    ledger: Ledger
-    keyed: KeyedCalls
-    session: Session = field(default_factory=Session)
-    client_tools: Sequence[Any] = ()
-    cache: HistoryCache = field(default_factory=HistoryCache)
-    compactions: Compactions | None = None
-
-
-@dataclass(slots=True)
 class Prepared:
     """A turn that can begin."""
 
@@ -82,7 +73,6 @@ class Prepared:
     system: str
     usage: Any
     context: RunContext[Any]
-    around: Surroundings
 
     @property
     def toolset(self) -> Any:
@@ -90,35 +80,35 @@ class Prepared:
 
 
 async def prepared(
-    agent: Answering, turn: Turn, path: Sequence[dict[str, Any]], around: Surroundings
+    parts: Parts, turn: Turn, path: Sequence[dict[str, Any]], client_tools: Sequence[Any]
 ) -> Prepared:
-    """Everything that a turn needs, as the agent, its hooks and the request set it."""
+    """Everything that a turn needs, as the agent, its parts, its hooks and the request set it."""
     from pydantic_ai import RunContext
     from pydantic_ai.usage import RunUsage
 
+    agent, view = parts.agent, parts[ModelView]
     with turn.reading_transcript():
-        path = await hydrated(agent, turn, path, around.activation.ids)
-    model: Model = resolve(await told(agent.get_model))
+        path = await _hydrated(agent, turn, path, parts.activation.ids)
+    model: Model = resolve(await call_hook(agent.get_model))
     usage = RunUsage()
     context: RunContext[Any] = RunContext(deps=agent, model=model, usage=usage)
-    sources = [marked_methods(agent), await told(agent.get_tools)]
-    sources.append([definition_of(schema) for schema in around.client_tools])
+    given = merged(await _contributions(parts, turn, client_tools))
+    sources = [tools for _, tools in given.tools]
     tools = await _entered(tools_of(*sources), context)
     is_inside = True
     try:
         offered = await tools.get(context)
-        said = around.session.system_prompt
-        said = await told(agent.get_system_prompt) if said is None else said
+        said = view.session.system_prompt
+        said = await call_hook(agent.get_system_prompt) if said is None else said
+        said = "\n\n".join((said, *given.sections))
         prompt = await _with_instructions(said, tools.toolset, context)
-        system = with_capabilities(prompt, tuple(offered))
+        system = with_capabilities(prompt, tuple(offered), given.capabilities)
         with turn.reading_transcript():
-            window = resumed(turn, window_of(path, around))
+            window = resumed(turn, view.window(path))
         config = TurnConfig()
         if is_overridden(agent.before_turn):
             with turn.reading_transcript():
-                messages = to_model_messages(
-                    window, instructions=system, cache=around.cache, shorten=True
-                ).messages
+                messages = view.to_model(window, system)
             shown = TurnContext(
                 request_id=turn.request_id,
                 message_id=turn.message_id,
@@ -134,7 +124,7 @@ async def prepared(
                 attempt=turn.entry.attempt,
                 recovering=turn.is_recovered,
             )
-            config = _checked(await told(agent.before_turn, shown))
+            config = _checked(await call_hook(agent.before_turn, shown))
             if turn.is_put_back:
                 raise PutBack
         if config.model is not None:
@@ -154,17 +144,15 @@ async def prepared(
             active = config.active_tools
             names = await tools.get(context)
             able = tuple(name for name in names if active is None or name in active)
-            system = with_capabilities(prompt, able)
+            system = with_capabilities(prompt, able, given.capabilities)
         encoder = Encoder(
             send_reasoning=agent.send_reasoning
             if config.send_reasoning is None
             else config.send_reasoning
         )
-        calls = Calls(
-            agent, around.activation, around.ledger, around.keyed, turn, encoder, tools, context
-        )
+        calls = Calls(parts, turn, encoder, tools, context)
         return Prepared(
-            agent, turn, config, model, calls, encoder, path, window, system, usage, context, around
+            agent, turn, config, model, calls, encoder, path, window, system, usage, context
         )
     except BaseException:
         if is_inside:
@@ -172,10 +160,35 @@ async def prepared(
         raise
 
 
-def window_of(path: Sequence[dict[str, Any]], around: Surroundings) -> list[dict[str, Any]]:
-    """What the model is shown of the conversation: a summary of what is old, and not too much."""
-    shown = path if around.compactions is None else around.compactions.shown(path)
-    return around.session.window(shown)
+async def _contributions(
+    parts: Parts, turn: Turn, client_tools: Sequence[Any]
+) -> list[Contribution | None]:
+    """What the parts, the agent itself and the client add to a turn. A part that fails adds nothing."""
+    agent = parts.agent
+    found: list[Contribution | None] = []
+    for contribute in parts.having("contribute"):
+        try:
+            found.append(await contribute(turn))
+        except Exception as error:
+            name = contribute.__qualname__.partition(".")[0]
+            logger.exception("%s: %s adds nothing to turn %s", turn.agent, name, turn.request_id)
+            parts.activation.events.emit(BatteryFailed, turn.agent, name, described(error))
+    own = [marked_methods(agent), await call_hook(agent.get_tools)]
+    found.append(Contribution(source="agent", tools=own))
+    if client_tools:
+        schemas = [definition_of(schema) for schema in client_tools]
+        found.append(Contribution(source="client", tools=schemas))
+    return found
+
+
+async def _hydrated(
+    agent: Answering, turn: Turn, path: Sequence[dict[str, Any]], ids: Ids
+) -> Sequence[dict[str, Any]]:
+    """The conversation before this turn's answer: as the application has it, or as it is stored."""
+    if not is_overridden(agent.hydrate_messages):
+        return path
+    entry = turn.entry
+    return await hydrated(agent, path, ids, entry.id, entry.kind, entry.attempt, turn.body)
 
 
 def resumed(turn: Turn, window: list[dict[str, Any]]) -> list[dict[str, Any]]:

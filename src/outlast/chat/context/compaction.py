@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from outlast.agent.part import Part, Parts
 from outlast.agent.state.facts import Facts
 from outlast.chat.message.results import Message
 from outlast.chat.types import events
-from outlast.chat.types.contexts import told
 from outlast.core import json
-from outlast.host.life.activation import Activation
+from outlast.core.hooks import call_hook
 
 logger = logging.getLogger("outlast.chat")
 
@@ -66,13 +66,12 @@ class ContextOverflow:
             raise ValueError("max_retries is not negative")
 
 
-class Compactions:
+class Compactions(Part):
     """How much of one agent's conversation is shown as a summary."""
 
-    def __init__(self, activation: Activation, facts: Facts) -> None:
-        self._activation = activation
-        self._agent = activation.address.text
-        self._facts = facts
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._facts = parts[Facts]
         self.function: Compacting | None = None  # what `on_compaction` was given
 
     def shown(self, path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -102,10 +101,10 @@ class Compactions:
         try:
             shortened = await self._compacted(path)
         except Exception:  # the conversation is as long as it was
-            logger.exception("%s: the conversation could not be shortened", self._agent)
-        self._activation.events.emit(
+            logger.exception("%s: the conversation could not be shortened", self.address)
+        self.activation.events.emit(
             events.ContextCompacted,
-            self._agent,
+            self.address,
             request_id,
             reason=reason,
             shortened=shortened,
@@ -119,7 +118,7 @@ class Compactions:
         if self.function is None or cut == 0:
             return False
         old = [Message(message) for message in before[:cut]]
-        summary = await told(self.function, old)
+        summary = await call_hook(self.function, old)
         if summary is None:
             return False
         if not isinstance(summary, str):

@@ -10,8 +10,7 @@ from outlast.chat.message.incoming import to_messages
 from outlast.chat.message.repair import repaired
 from outlast.chat.message.results import Message
 from outlast.chat.message.tool_part import is_settled
-from outlast.chat.turn.turn import Turn
-from outlast.chat.types.contexts import is_overridden, told
+from outlast.core.hooks import call_hook
 from outlast.core.ids import Ids
 
 
@@ -34,21 +33,25 @@ class Hydrating(Protocol):
 
 
 async def hydrated(
-    agent: Hydrating, turn: Turn, path: Sequence[dict[str, Any]], ids: Ids
+    agent: Hydrating,
+    path: Sequence[dict[str, Any]],
+    ids: Ids,
+    request_id: str,
+    trigger: str,
+    attempt: int,
+    body: Mapping[str, Any],
 ) -> Sequence[dict[str, Any]]:
-    """The conversation before this turn's answer: as the application has it, or as it is stored."""
-    if not is_overridden(agent.hydrate_messages):
-        return path
+    """The conversation before an answer, as the application has it. None from it: as it is stored."""
     incoming = _incoming(path)
     context = HydrationContext(
-        request_id=turn.request_id,
-        trigger=turn.entry.kind,
-        attempt=turn.entry.attempt,
+        request_id=request_id,
+        trigger=trigger,
+        attempt=attempt,
         incoming=[Message(each) for each in incoming],
         messages=[Message(each) for each in path],
-        body=turn.body,
+        body=body,
     )
-    given = await told(agent.hydrate_messages, context)
+    given = await call_hook(agent.hydrate_messages, context)
     if given is None:
         return path
     if not isinstance(given, list | tuple):

@@ -14,7 +14,7 @@ is unknown, and do not repeat it by yourself. Keep secrets out of your answers. 
 _TITLE = "Capabilities in this turn"
 
 
-def with_capabilities(system: str, tool_names: Sequence[str]) -> str:
+def with_capabilities(system: str, tool_names: Sequence[str], more: Sequence[str] = ()) -> str:
     """The prompt, followed by what the model can use in this turn. Once: a prompt that has it is kept."""
     if _TITLE in system:
         return system
@@ -26,6 +26,7 @@ def with_capabilities(system: str, tool_names: Sequence[str]) -> str:
         f"{_TITLE}:",
         f"- {able}",
         "- The conversation is kept, also across restarts; an answer that was interrupted may be continued.",
+        *(f"- {line}" for line in more),
         "- Do not claim abilities that are not listed here.",
     ]
     return "\n\n".join(part for part in (system.rstrip(), "\n".join(lines)) if part)

@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outlast.agent.admission import current_origin
-from outlast.agent.commit import Commits
+from outlast.agent.agent import batteries
+from outlast.agent.commit import Block, Commit
+from outlast.agent.part import Part, Parts
 from outlast.chat.inbox import sql as rows
+from outlast.chat.inbox.origin import Origins
 from outlast.chat.inbox.sql import EntryRow, Kind, Outcome
 from outlast.chat.message.results import Message
 from outlast.chat.types import events
 from outlast.core import json
 from outlast.core.errors import CommitRefused, SubmissionConflict
-from outlast.host.life.activation import Activation
-from outlast.store.operations import Operation, Query
+from outlast.store.operations import Query
 
 Compose = Callable[[list[Message]], Any]  # the conversation in, messages out; may be async
 COMPOSED = "composed"  # the option of an entry whose messages a function makes
@@ -39,36 +41,35 @@ class Request:
     compose: Compose | None = None  # makes the messages when the turn begins
 
 
-class Inbox:
+class Inbox(Part):
     """The entries of one agent. Those that have not ended are in memory, too."""
 
-    FIRST_READS = (rows.LAST_SEQ, rows.OPEN, rows.LAST_ENDED)
+    first_reads = (rows.LAST_SEQ, rows.OPEN, rows.LAST_ENDED)
 
-    def __init__(self, activation: Activation, commits: Commits) -> None:
-        self._activation = activation
-        self._agent = activation.address.text
-        self._commits = commits
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        known = batteries(type(parts.agent))
+        self.origins = Origins(origin for battery in known for origin in battery.origins)
         self._last_seq = 0
         self.loaded_seq = 0  # of what was accepted last before this activation
         self._last_ended = 0
         self.last_failed: str | None = None  # the request that ended last, if it failed
         self._open: dict[int, EntryRow] = {}  # in the order of seq
         self._accepting: set[asyncio.Future[None]] = set()  # of what is not durable yet
-        self.on_accepted: Callable[[EntryRow], None] | None = None
 
     async def load(self) -> None:
         """Read what is open, once per activation."""
-        fetch = self._activation.fetch
-        found = await fetch(rows.LAST_SEQ, self._agent)
+        fetch = self.activation.fetch
+        found = await fetch(rows.LAST_SEQ, self.address)
         self._last_seq = self.loaded_seq = found[0][0] if found else 0
-        for values in await fetch(rows.OPEN, self._agent):
+        for values in await fetch(rows.OPEN, self.address):
             if isinstance(values[0], int):
                 self._open[values[0]] = entry_of(values)
             else:
                 what, error = f"the request {values[1]}", f"its place is {values[0]!r}"
-                self._activation.events.emit(events.StoredDamaged, self._agent, what, error)
+                self.activation.events.emit(events.StoredDamaged, self.address, what, error)
         if found:
-            for id, seq, outcome in await fetch(rows.LAST_ENDED, self._agent):
+            for id, seq, outcome in await fetch(rows.LAST_ENDED, self.address):
                 self._last_ended = seq
                 self.last_failed = id if outcome in ("error", "interrupted") else None
 
@@ -125,11 +126,12 @@ class Inbox:
         entry = self._entry(replace(request, key=key), texts)
         if made is not None:
             made(entry)
-        unit = self._commits.current()
-        if unit is not None:
-            unit.entries.append(entry)
+        commit = self.commits.joining()
+        if isinstance(commit, Block):
+            commit.view(self, list[EntryRow]).append(entry)
+        self.add(commit, entry)
         try:
-            await self._commits.write([self.acceptance(entry)], lambda: self.accepted(entry))
+            await commit.stored()
         except CommitRefused:
             existing = await self.existing(request.id, key)
             if existing is None:
@@ -144,10 +146,10 @@ class Inbox:
             return None
         messages = [_without_id(each) for each in request.messages or ()]
         said = json.encode([messages, request.target, request.options or {}], "messages")
-        return origin.key(self._agent, "turn", request.kind, said, self._commits.current())
+        return origin.key(self.address, "turn", request.kind, said, self.commits.current())
 
     def entry(self, request: Request) -> EntryRow:
-        """The next entry; it is to be stored with its `acceptance`, and `accepted` then."""
+        """The next entry, which is to be added in a commit."""
         return self._entry(request, _texts(request))
 
     def _entry(self, request: Request, texts: tuple[str | None, str, str | None]) -> EntryRow:
@@ -155,7 +157,7 @@ class Inbox:
         self._last_seq += 1
         return EntryRow(
             seq=self._last_seq,
-            id=request.id or self._activation.ids.new("request"),
+            id=request.id or self.activation.ids.new("request"),
             kind=request.kind,
             origin=request.origin,
             policy=request.policy,
@@ -170,43 +172,42 @@ class Inbox:
             message_id=None,
             attempt=0,
             cancelled=request.cancelled,
-            accepted_at=self._activation.clock.now(),
+            accepted_at=self.activation.clock.now(),
             started_at=None,
             ended_at=None,
         )
 
-    def acceptance(self, entry: EntryRow) -> Operation:
-        return rows.ACCEPT, (
-            self._agent,
-            entry.seq,
-            entry.id,
-            entry.kind,
-            entry.origin,
-            entry.policy,
-            entry.key,
-            entry.messages,
-            entry.options,
-            entry.metadata,
-            entry.target,
-            entry.cancelled,
-            entry.accepted_at,
-        )
+    def add(self, commit: Commit, entry: EntryRow) -> None:
+        """Accept an entry."""
+        self._write(commit, entry)
+        commit.then(lambda: self._accepted(entry))
+        for accepted in self.parts.having("accepted"):
+            accepted(commit, entry)
 
-    def accepted(self, entry: EntryRow) -> None:
+    def write_ended(self, commit: Commit, entry: EntryRow) -> None:
+        """Store the row of work that is done with this commit: it is there for its key, and never open."""
+        self._write(commit, entry)
+        now = self.activation.clock.now()
+        commit.write((rows.END, (self.address, entry.seq, "completed", None, None, now, None)))
+
+    def _write(self, commit: Commit, entry: EntryRow) -> None:
+        values = (entry.seq, entry.id, entry.kind, entry.origin, entry.policy, entry.key)
+        given = (entry.messages, entry.options, entry.metadata, entry.target, entry.cancelled)
+        commit.write((rows.ACCEPT, (self.address, *values, *given, entry.accepted_at)))
+
+    def _accepted(self, entry: EntryRow) -> None:
         self._open[entry.seq] = entry
-        emit = self._activation.events.emit
-        emit(events.InboxAccepted, self._agent, entry.id, entry.kind, entry.origin)
-        if entry.origin == "submission":
-            emit(events.SubmissionCreated, self._agent, entry.id, entry.key)
+        emit = self.activation.events.emit
+        emit(events.InboxAccepted, self.address, entry.id, entry.kind, entry.origin)
+        if self.origins[entry.origin].is_listed:
+            emit(events.SubmissionCreated, self.address, entry.id, entry.key)
         if entry.kind == "message":
-            emit(events.MessageRequest, self._agent, entry.id)
-        if self.on_accepted is not None:
-            self.on_accepted(entry)
+            emit(events.MessageRequest, self.address, entry.id)
 
     def _admitted_here(self, id: str | None, key: str | None) -> EntryRow | None:
         """The entry with this id or key that the open commit() block has admitted."""
-        unit = self._commits.current()
-        entries: list[EntryRow] = [] if unit is None else unit.entries
+        block = self.commits.current()
+        entries = [] if block is None else block.view(self, list[EntryRow])
         by_id = next((each for each in entries if id is not None and each.id == id), None)
         by_key = next((each for each in entries if key is not None and each.key == key), None)
         return self._same(by_id, by_key, id, key)
@@ -234,10 +235,10 @@ class Inbox:
     # --- on their way ----------------------------------------------------------------------------
 
     def claim(
-        self, entry: EntryRow, under: str | None, message_id: str
-    ) -> tuple[EntryRow, Operation]:
-        """The entry as it will be when its turn runs, and the operation that makes it so."""
-        now = self._activation.clock.now()
+        self, commit: Commit, entry: EntryRow, under: str | None, message_id: str
+    ) -> EntryRow:
+        """Begin the turn of an entry. Returns the entry as it is then."""
+        now = self.activation.clock.now()
         running = replace(
             entry,
             state="running",
@@ -247,38 +248,52 @@ class Inbox:
             attempt=entry.attempt + 1,
             started_at=now,
         )
-        return running, (rows.CLAIM, (self._agent, entry.seq, under, message_id, now))
+        commit.write((rows.CLAIM, (self.address, entry.seq, under, message_id, now)))
+        return self._becoming(commit, running)
 
-    def resume(self, entry: EntryRow) -> tuple[EntryRow, Operation]:
-        """The entry as it will be when its turn is tried once more, and the operation that makes it so."""
-        return replace(entry, attempt=entry.attempt + 1), (rows.RESUME, (self._agent, entry.seq))
+    def retry(self, commit: Commit, entry: EntryRow) -> EntryRow:
+        """Begin another attempt at the turn of an entry."""
+        commit.write((rows.RESUME, (self.address, entry.seq)))
+        return self._becoming(commit, replace(entry, attempt=entry.attempt + 1))
 
-    def put_back(self, entry: EntryRow) -> tuple[EntryRow, Operation]:
-        """The entry as it was before it was claimed, its messages applied; and what makes it so."""
+    def put_back(self, commit: Commit, entry: EntryRow) -> EntryRow:
+        """Take back a claim; the messages of the entry stay applied."""
+        commit.write((rows.PUT_BACK, (self.address, entry.seq)))
         target = entry.message_id if entry.kind == "continue" else entry.target
         waiting = replace(entry, state="accepted", target=target, message_id=None, started_at=None)
-        return waiting, (rows.PUT_BACK, (self._agent, entry.seq))
+        return self._becoming(commit, waiting)
 
     def move_on(
-        self, entry: EntryRow, under: str | None, message_id: str
-    ) -> tuple[EntryRow, Operation]:
-        """The entry as it will be when another message goes on with what it has said, or elsewhere."""
-        moved = replace(entry, target=under, message_id=message_id)
-        return moved, (rows.MOVE_ON, (self._agent, entry.seq, under, message_id))
+        self, commit: Commit, entry: EntryRow, under: str | None, message_id: str
+    ) -> EntryRow:
+        """Continue the turn of an entry in another message, or under another one."""
+        commit.write((rows.MOVE_ON, (self.address, entry.seq, under, message_id)))
+        return self._becoming(commit, replace(entry, target=under, message_id=message_id))
 
-    def claimed(self, entry: EntryRow) -> None:
-        self._open[entry.seq] = entry
+    def _becoming(self, commit: Commit, entry: EntryRow) -> EntryRow:
+        """The row changes with the commit; a cancellation that came meanwhile is kept."""
+
+        def changed() -> None:
+            current = self._open.get(entry.seq)
+            if current is not None:
+                self._open[entry.seq] = replace(entry, cancelled=current.cancelled)
+
+        commit.then(changed)
+        return entry
 
     def end(
         self,
+        commit: Commit,
         entry: EntryRow,
         outcome: Outcome,
         error: str | None,
         message_id: str | None,
         detail: str | None = None,
-    ) -> tuple[EntryRow, Operation]:
-        """The entry as it will be when it has ended, and the operation that makes it so."""
-        now = self._activation.clock.now()
+    ) -> EntryRow:
+        """End an entry. Only `turn.settle` calls this. Returns the entry as it is then."""
+        now = self.activation.clock.now()
+        values = (self.address, entry.seq, outcome, error, message_id, now, detail)
+        commit.write((rows.END, values))
         ended = replace(
             entry,
             state="ended",
@@ -289,37 +304,38 @@ class Inbox:
             ended_at=now,
             detail=detail,
         )
-        values = (self._agent, entry.seq, outcome, error, message_id, now, detail)
-        return ended, (rows.END, values)
+        commit.then(lambda: self.ended(ended))
+        return ended
 
     def ended(self, entry: EntryRow) -> None:
+        """An entry is not open any more."""
         self._open.pop(entry.seq, None)
         if entry.seq >= self._last_ended and entry.outcome is not None:
             self._last_ended = entry.seq
             self.last_failed = entry.id if entry.outcome in ("error", "interrupted") else None
 
-    def end_all(self, seq: int, reason: str) -> Operation:
-        """What ends everything up to this seq, the running turn too."""
-        return rows.END_ALL, (reason, self._activation.clock.now(), self._agent, seq)
-
-    def skip_waiting(self, seq: int, reason: str) -> Operation:
-        """The same for what waits; a running turn is left alone."""
-        return rows.SKIP_WAITING, (reason, self._activation.clock.now(), self._agent, seq)
-
     def up_to(self, seq: int) -> list[EntryRow]:
         """What is open, as far as it was admitted before this."""
         return [entry for entry in self._open.values() if entry.seq <= seq]
 
-    def cancel(self, entry: EntryRow, reason: str) -> Operation:
-        return rows.CANCEL, (self._agent, entry.seq, reason)
+    def cancel(self, commit: Commit, entry: EntryRow, reason: str) -> None:
+        """Record that an entry is to be stopped."""
 
-    def cancelled(self, entry: EntryRow, reason: str) -> None:
-        if entry.seq in self._open:
-            self._open[entry.seq] = replace(self._open[entry.seq], cancelled=reason)
+        def cancelled() -> None:
+            if entry.seq in self._open:
+                self._open[entry.seq] = replace(self._open[entry.seq], cancelled=reason)
+            self.activation.events.emit(events.CancelRecorded, self.address, entry.id, reason)
+
+        commit.write((rows.CANCEL, (self.address, entry.seq, reason)))
+        commit.then(cancelled)
 
     def current(self, entry: EntryRow) -> EntryRow | None:
         """The same entry as it is now; None: it has ended."""
         return self._open.get(entry.seq)
+
+    def expire(self, commit: Commit, now: int) -> None:
+        forget = rows.forgetting(self.origins.listed)
+        commit.write((forget, (self.address, now - rows.KEEP_ENTRIES)))
 
     # --- looking ---------------------------------------------------------------------------------
 
@@ -331,7 +347,7 @@ class Inbox:
         return self.open_one(id) or await self._fetch_one(rows.BY_ID, id)
 
     async def fetch(self, query: Query, *arguments: Any) -> list[EntryRow]:
-        found = await self._activation.store.fetch(query, self._agent, *arguments)
+        found = await self.activation.store.fetch(query, self.address, *arguments)
         return [entry_of(values) for values in found]
 
     async def _fetch_one(self, query: Query, value: str) -> EntryRow | None:

@@ -24,12 +24,16 @@ One row is the record of something that the agent was asked, and of the turn tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from outlast.store.operations import BulkStatement, Query, Statement
 
 Kind = Literal["message", "regenerate", "continue", "add"]
 State = Literal["accepted", "running", "ended"]
+KEEP_STREAMS = 10 * 60 * 1000  # milliseconds after the end: what a turn has streamed and called
+KEEP_ENTRIES = 30 * 24 * 3600 * 1000  # the entry itself, and its keys
+
 Outcome = Literal["completed", "error", "aborted", "skipped", "interrupted"]
 
 _COLUMNS = (
@@ -156,22 +160,20 @@ END = Statement.same(
     expect=True,
 )
 
-END_ALL = BulkStatement.same(
-    "inbox end",
-    """
-        UPDATE inbox SET outcome = CASE WHEN state = 'running' THEN 'aborted' ELSE 'skipped' END,
-            state = 'ended', error = ?, message_id = NULL, messages = NULL, ended_at = ?
-        WHERE agent = ? AND ended_at IS NULL AND seq <= ?
-    """,
+NEXT_TO_EXPIRE = Query.same(
+    "SELECT min(ended_at) FROM inbox WHERE agent = ? AND ended_at > ?", bulk=True
 )
 
-SKIP_WAITING = BulkStatement.same(
-    "inbox skip",
-    """
-        UPDATE inbox SET state = 'ended', outcome = 'skipped', error = ?, messages = NULL, ended_at = ?
-        WHERE agent = ? AND state = 'accepted' AND seq <= ?
-    """,
-)
+
+@lru_cache(maxsize=64)
+def forgetting(listed: tuple[str, ...]) -> BulkStatement:
+    """Entries that ended before a time; those of listed origins stay until they are deleted."""
+    names = ", ".join(f"'{name}'" for name in listed)
+    return BulkStatement.same(
+        "inbox forget",
+        f"DELETE FROM inbox WHERE agent = ? AND ended_at <= ? AND origin NOT IN ({names})",
+    )
+
 
 # A damaged file may hold a text where a number belongs, on SQLite: those come last.
 LAST_SEQ = Query(

@@ -15,9 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from outlast.agent.commit import Commit
+from outlast.agent.part import Parts
 from outlast.chat.recovery.budget import Incident, incident_of
+from outlast.chat.turn.part import ChatPart
+from outlast.chat.turn.settlement import Settlement
 from outlast.core import json
-from outlast.host.life.activation import Activation
 from outlast.store.operations import BulkStatement, Operation, Query, Statement
 
 State = Literal["noted", "open", "exhausted"]
@@ -140,15 +143,33 @@ class IncidentRow:
     incident: Incident | None
 
 
-class Incidents:
-    """Those of one agent. It makes operations; they ride in the commits of the turns."""
+class Incidents(ChatPart):
+    """Those of one agent. Their operations ride in the commits of the turns."""
 
-    def __init__(self, activation: Activation) -> None:
-        self._activation = activation
-        self._agent = activation.address.text
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._noted: dict[str, None] = {}  # requests about which something is stored, or was
+
+    def settled(self, commit: Commit, settlement: Settlement) -> None:
+        id = settlement.entry.id
+        is_without_turn = settlement.was_running and settlement.turn is None
+        if settlement.is_sealed or not (is_without_turn or id in self._noted):
+            return
+        commit.write((_CLOSE, (self.address, id)))
+        commit.then(lambda: self._noted.pop(id, None))
+
+    def cleared(self, commit: Commit) -> None:
+        commit.write((CLEAR, (self.address,)))
+
+    def expire(self, commit: Commit, now: int) -> None:
+        commit.write((EXPIRE, (self.address, now - KEEP)))
+
+    def noted(self, id: str) -> None:
+        """Something may be stored about a request: its end removes that."""
+        self._noted[id] = None
 
     async def get(self, turn: str) -> IncidentRow | None:
-        found = await self._activation.store.fetch(_ONE, self._agent, turn)
+        found = await self.activation.store.fetch(_ONE, self.address, turn)
         if not found:
             return None
         state, cause, stash, held, body = found[0]
@@ -157,8 +178,8 @@ class Incidents:
 
     async def all(self) -> list[tuple[str, State, Incident, int]]:
         """The turns that were interrupted and are not over, or were given up."""
-        since = self._activation.clock.now() - KEEP
-        found = await self._activation.store.fetch(_ALL, self._agent, since)
+        since = self.activation.clock.now() - KEEP
+        found = await self.activation.store.fetch(_ALL, self.address, since)
         return [
             (turn, state, incident_of(_read(body)) or Incident(), at)
             for turn, state, body, at in found
@@ -166,36 +187,36 @@ class Incidents:
 
     def record(self, turn: str, incident: Incident, state: State = "open") -> Operation:
         body = json.encode(incident.body)
-        return _RECORD, (self._agent, turn, state, body, self._activation.clock.now())
-
-    def close(self, turn: str) -> Operation:
-        return _CLOSE, (self._agent, turn)
+        return _RECORD, (self.address, turn, state, body, self.activation.clock.now())
 
     def note_cause(self, turn: str, cause: str) -> Operation:
-        return _CAUSE, (self._agent, turn, cause, self._activation.clock.now())
+        self.noted(turn)
+        return _CAUSE, (self.address, turn, cause, self.activation.clock.now())
 
     def note_stash(self, turn: str, data: Any) -> Operation:
+        self.noted(turn)
         stash = json.encode(data, "data")
-        return _STASH, (self._agent, turn, stash, self._activation.clock.now())
+        return _STASH, (self.address, turn, stash, self.activation.clock.now())
 
     def note_held(self, turn: str, held: str) -> Operation:
-        return _HELD, (self._agent, turn, held, self._activation.clock.now())
+        self.noted(turn)
+        return _HELD, (self.address, turn, held, self.activation.clock.now())
 
     # --- boots -----------------------------------------------------------------------------------
 
     async def unfinished_boots(self) -> int:
         """How many boots in a row have not come to an end."""
-        found = await self._activation.store.fetch(_STRIKES, self._agent)
+        found = await self.activation.store.fetch(_STRIKES, self.address)
         strikes = found[0][0] if found else 0
         return strikes if isinstance(strikes, int) else 0
 
     def boot(self) -> Operation:
         """A boot begins that has something to recover."""
-        return _STRIKE, (self._agent, self._activation.clock.now())
+        return _STRIKE, (self.address, self.activation.clock.now())
 
     def up(self) -> Operation:
         """It has come to its end."""
-        return forgetting_boots(self._agent)
+        return forgetting_boots(self.address)
 
 
 def forgetting_boots(agent: str) -> Operation:

@@ -6,26 +6,28 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
+from outlast.agent.commit import Commit
+from outlast.agent.part import Parts
 from outlast.chat.inbox.concurrency import is_superseded
 from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.inbox.origin import AUTO
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.incoming import to_messages
 from outlast.chat.message.partial import Partial
 from outlast.chat.message.results import Message
 from outlast.chat.message.tool_part import is_settled, tool_name
 from outlast.chat.recovery import sql as decision_rows
-from outlast.chat.recovery.boot import Boots
+from outlast.chat.recovery.boot import BootStrikes
 from outlast.chat.recovery.budget import Incident, evaluated
 from outlast.chat.recovery.chain import Chain, chain_of
 from outlast.chat.recovery.decision import Decision, Facts, Pending, decide
 from outlast.chat.recovery.incidents import IncidentRow, Incidents
 from outlast.chat.tools.ledger import CallRow, Ledger
-from outlast.chat.tools.pending import AUTO, Interactions
-from outlast.chat.transcript.transcript import Transcript
+from outlast.chat.turn.part import ChatPart
+from outlast.chat.turn.pending import PendingCalls
 from outlast.chat.types import events
-from outlast.chat.types.contexts import is_overridden, told
 from outlast.chat.types.recovery import (
     CAUSES,
     Cause,
@@ -41,21 +43,13 @@ from outlast.chat.types.recovery import (
 )
 from outlast.core import json
 from outlast.core.clock import to_datetime
+from outlast.core.hooks import call_hook, is_overridden
 from outlast.core.text import described
-from outlast.host.life.activation import Activation
 from outlast.store.operations import Operation
 
 logger = logging.getLogger("outlast.chat")
 
 WARN_FROM = 20  # attempts, with or without progress
-
-
-class Recoverable(Protocol):
-    """What is asked of the agent when a turn was interrupted."""
-
-    def hydrate_messages(self, context: Any) -> Any: ...
-    def on_chat_recovery(self, context: ChatRecoveryContext) -> Any: ...
-    def on_recovery_boot(self, event: RecoveryBootEvent) -> Any: ...
 
 
 @dataclass(slots=True)
@@ -95,29 +89,19 @@ class Interruption:
     record: list[Operation] = field(default_factory=list)  # of what was decided, for its commit
 
 
-class Recovering:
-    """Judges the interrupted turns of one agent."""
+class Judge(ChatPart):
+    """Decides what becomes of the interrupted turns of one agent."""
 
-    def __init__(
-        self,
-        agent: Recoverable,
-        activation: Activation,
-        inbox: Inbox,
-        transcript: Transcript,
-        interactions: Interactions,
-        ledger: Ledger,
-        incidents: Incidents,
-        boots: Boots,
-    ) -> None:
-        self._object = agent
-        self._agent = activation.address.text
-        self._activation = activation
-        self._inbox = inbox
-        self._transcript = transcript
-        self._interactions = interactions
-        self._ledger = ledger
-        self._incidents = incidents
-        self._boots = boots
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._inbox = parts[Inbox]
+        self._pending_calls = parts[PendingCalls]
+        self._ledger = parts[Ledger]
+        self._incidents = parts[Incidents]
+        self._boots = parts[BootStrikes]
+
+    def expire(self, commit: Commit, now: int) -> None:
+        commit.write((decision_rows.EXPIRE, (self.address,)))
 
     async def judged(self, what: Interruption, config: ChatRecovery) -> Verdict:
         """The decision. Nothing is written yet, and nothing was told to anybody but the hooks."""
@@ -164,10 +148,10 @@ class Recovering:
         return verdict
 
     def _recording(self, what: Interruption, verdict: Verdict) -> Operation:
-        entry, now = what.entry, self._activation.clock.now()
+        entry, now = what.entry, self.activation.clock.now()
         produced = what.partial.produced
         return decision_rows.recording(
-            self._agent, entry.id, entry.attempt, verdict.decision, verdict.cause, produced, now
+            self.address, entry.id, entry.attempt, verdict.decision, verdict.cause, produced, now
         )
 
     # --- facts -----------------------------------------------------------------------------------
@@ -177,8 +161,8 @@ class Recovering:
             return what.live
         told_before: str | None = None if row is None else row.cause
         if told_before is None:
-            is_here = self._activation.is_continued  # the process lives: the agent was put away
-            told_before = "evicted" if is_here else self._activation.cause
+            is_here = self.activation.is_continued  # the process lives: the agent was put away
+            told_before = "evicted" if is_here else self.activation.cause
         return next((cause for cause in CAUSES if cause == told_before), "unknown")
 
     def _pending(self, what: Interruption) -> Pending:
@@ -192,7 +176,7 @@ class Recovering:
         if part.get("state") == "approval-requested":
             return True
         options = json.decode(entry.options)
-        schemas = self._interactions.tools_for(options if isinstance(options, dict) else {})
+        schemas = self._pending_calls.tools_for(options if isinstance(options, dict) else {})
         names = {each.get("name") for each in schemas if isinstance(each, Mapping)}
         return part.get("state") == "input-available" and tool_name(part) in names
 
@@ -243,7 +227,7 @@ class Recovering:
     ) -> Incident | None:
         if facts.is_cancelled or facts.is_complete:
             return None
-        now = self._activation.clock.now()
+        now = self.activation.clock.now()
         after = evaluated(
             None if row is None else row.incident,
             cause=facts.cause,
@@ -278,12 +262,12 @@ class Recovering:
             max_attempts=config.max_attempts,
             recovery_kind=kind,
             work=incident.work,
-            age=timedelta(milliseconds=self._activation.clock.now() - incident.first_seen_at),
+            age=timedelta(milliseconds=self.activation.clock.now() - incident.first_seen_at),
         )
         try:
-            goes_on = await told(asked, context)
+            goes_on = await call_hook(asked, context)
         except Exception:
-            logger.exception("%s: should_keep_recovering raised", self._agent)
+            logger.exception("%s: should_keep_recovering raised", self.address)
             return incident
         return replace(incident, reason="recovery_aborted") if goes_on is False else incident
 
@@ -292,8 +276,8 @@ class Recovering:
     async def _asked_at_boot(
         self, what: Interruption, cause: Cause, pending: list[PendingToolCall]
     ) -> tuple[RecoveryBootResult, Chain | None, list[str]]:
-        hook = self._object.on_recovery_boot
-        if not is_overridden(hook) or is_overridden(self._object.hydrate_messages):
+        hook = self.parts.agent.on_recovery_boot
+        if not is_overridden(hook) or is_overridden(self.parts.agent.hydrate_messages):
             return RecoveryBootResult(), None, []
         entry, path = what.entry, list(what.path)
         head = path[-1:] if path and path[-1].get("role") == "user" else []
@@ -304,7 +288,7 @@ class Recovering:
             for message in json.decode(other.messages)
         ]
         event = RecoveryBootEvent(
-            agent=self._agent,
+            agent=self.address,
             request_id=entry.id,
             previous_run_id=f"{entry.id}:{entry.attempt}",
             cause=cause,
@@ -314,7 +298,7 @@ class Recovering:
             pending_tool_calls=pending,
         )
         try:
-            result = await told(hook, event)
+            result = await call_hook(hook, event)
             if result is not None and not isinstance(result, RecoveryBootResult):
                 raise TypeError(
                     f"on_recovery_boot returns a RecoveryBootResult or None, not {result!r}"
@@ -330,7 +314,7 @@ class Recovering:
 
     def _checked(self, result: RecoveryBootResult) -> RecoveryBootResult:
         """The same, with messages as they are stored."""
-        ids, chain, turns = self._activation.ids, result.chain, result.recovered_turns
+        ids, chain, turns = self.activation.ids, result.chain, result.recovered_turns
         return replace(
             result,
             chain=None if chain is None else to_messages(list(chain), ids),
@@ -340,7 +324,7 @@ class Recovering:
     async def _asked_hook(
         self, what: Interruption, verdict: Verdict, config: ChatRecovery
     ) -> ChatRecoveryOptions:
-        hook = self._object.on_chat_recovery
+        hook = self.parts.agent.on_chat_recovery
         if not is_overridden(hook) or verdict.incident is None:
             return ChatRecoveryOptions()
         entry, partial = what.entry, what.partial
@@ -363,10 +347,10 @@ class Recovering:
             last_body=options.get("body") or {},
             last_client_tools=options.get("client_tools") or (),
             created_at=to_datetime(started),
-            age=timedelta(milliseconds=max(0, self._activation.clock.now() - started)),
+            age=timedelta(milliseconds=max(0, self.activation.clock.now() - started)),
         )
         try:
-            said = await told(hook, context)
+            said = await call_hook(hook, context)
             if said is not None and not isinstance(said, ChatRecoveryOptions):
                 raise TypeError(
                     f"on_chat_recovery returns ChatRecoveryOptions or None, not {said!r}"
@@ -378,18 +362,18 @@ class Recovering:
 
     def _hook_failed(self, entry: EntryRow, hook: str, error: Exception) -> None:
         """It is done as if there were none."""
-        logger.error("%s: %s raised; its default is used", self._agent, hook, exc_info=error)
+        logger.error("%s: %s raised; its default is used", self.address, hook, exc_info=error)
         reason = f"{hook} raised: {described(error)}"
-        self._activation.events.emit(events.RecoveryFailed, self._agent, entry.id, reason)
+        self.activation.events.emit(events.RecoveryFailed, self.address, entry.id, reason)
 
     async def exhausted(self, what: Interruption, verdict: Verdict, config: ChatRecovery) -> None:
         """It is given up: whoever wants to know is told."""
         incident = verdict.incident or Incident()
         reason = incident.reason or "sealed"
-        emit = self._activation.events.emit
+        emit = self.activation.events.emit
         emit(
             events.RecoveryExhausted,
-            self._agent,
+            self.address,
             what.entry.id,
             attempt=incident.attempt,
             max_attempts=config.max_attempts,
@@ -414,12 +398,12 @@ class Recovering:
             host_deaths=incident.host_deaths,
         )
         try:
-            await told(config.on_exhausted, context)
+            await call_hook(config.on_exhausted, context)
         except Exception:
-            logger.exception("%s: on_exhausted raised", self._agent)
+            logger.exception("%s: on_exhausted raised", self.address)
 
     def _tell(self, what: Interruption, verdict: Verdict, config: ChatRecovery) -> None:
-        emit, decision = self._activation.events.emit, verdict.decision
+        emit, decision = self.activation.events.emit, verdict.decision
         incident = verdict.incident
         if incident is not None:
             about: dict[str, Any] = {
@@ -428,19 +412,19 @@ class Recovering:
                 "recovery_kind": verdict.kind,
             }
             if verdict.row is None or verdict.row.incident is None:
-                emit(events.RecoveryDetected, self._agent, what.entry.id, **about)
-            emit(events.RecoveryAttempt, self._agent, what.entry.id, **about)
+                emit(events.RecoveryDetected, self.address, what.entry.id, **about)
+            emit(events.RecoveryAttempt, self.address, what.entry.id, **about)
             if incident.attempts >= WARN_FROM:
                 emit(
                     events.RecoveryGoesOn,
-                    self._agent,
+                    self.address,
                     what.entry.id,
                     attempts=incident.attempts,
                     work=incident.work,
                 )
         emit(
             events.RecoveryDecided,
-            self._agent,
+            self.address,
             what.entry.id,
             row=decision.row,
             cause=verdict.cause,

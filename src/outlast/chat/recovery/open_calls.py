@@ -6,20 +6,23 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from outlast.agent.part import Parts
 from outlast.chat.answer.calls import UNKNOWN, CallEnd, reconciled
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.reducer import MessageBuilder
 from outlast.chat.message.tool_part import Part, advanced, is_settled
+from outlast.chat.recovery.chain import becoming, settled_calls
+from outlast.chat.recovery.judge import Interruption, Verdict
+from outlast.chat.stream.reading import Streams
 from outlast.chat.stream.stream import Stream
 from outlast.chat.tools.declare import ToolCall, ToolSpec, marked_methods
-from outlast.chat.tools.ledger import CallRow, Ledger, input_of
+from outlast.chat.tools.ledger import CallRow, CallState, Ledger, input_of
 from outlast.chat.tools.toolset import tools_of
 from outlast.chat.turn.part_repair import PartRepair
-from outlast.chat.types.contexts import told
 from outlast.chat.types.events import ToolFinished
 from outlast.core import json
-from outlast.host.life.activation import Activation
+from outlast.core.hooks import call_hook
 
 if TYPE_CHECKING:
     from outlast.chat.answer.prepare import Answering
@@ -30,26 +33,25 @@ DIED = "the process ended while the tool was running"
 
 
 async def close_calls(
-    agent: Answering,
+    parts: Parts,
     entry: EntryRow,
     builder: MessageBuilder,
     stream: Stream,
-    ledger: Ledger,
-    activation: Activation,
     *,
-    once: bool = False,
-    repair: PartRepair | None = None,
+    resumes: bool = False,
 ) -> dict[str, Part]:
     """Give each call that had begun an outcome: what it is, or that nobody knows.
 
-    `once`: only those that may not be made again; the others are about to be. `repair` is asked about those
-    that did not end well: returns the parts that take their place.
+    `resumes`: only those that may not be made again, since the others are about to be. The agent is asked
+    about those that did not end well; returns the parts that take their place.
     """
+    agent, ledger, repair = parts.agent, parts[Ledger], parts[PartRepair]
+    emit, address = parts.activation.events.emit, parts.activation.address.text
     replaced: dict[str, Part] = {}
     begun = [
         row
         for row in await ledger.of_turn(entry.id)
-        if row.state == "begun" and (row.effect == "once" or not once)
+        if row.state == "begun" and (row.effect == "once" or not resumes)
     ]
     if not begun:
         return replaced
@@ -64,7 +66,7 @@ async def close_calls(
             chunk = encoder.tool_output(row.id, end.output)
         else:
             made, mark = None, None
-            if repair is not None and repair.is_wanted:
+            if resumes and repair.is_wanted:
                 closed = advanced(part, json.decode(_error(encoder, row, end)))
                 made, mark = await repair.made_of(closed or part), "asked"
             chunk = _error(encoder, row, end, mark)
@@ -76,9 +78,9 @@ async def close_calls(
         is_replayed = row.key is not None and end.state == "done"
         kept = json.encode(end.output) if is_replayed else None
         stream.attach(ledger.end(entry.id, row.id, end.state, kept))
-        activation.events.emit(
+        emit(
             ToolFinished,
-            activation.address.text,
+            address,
             entry.id,
             row.id,
             row.name,
@@ -98,7 +100,7 @@ def _error(encoder: Encoder, row: CallRow, end: CallEnd, mark: str | None = None
 async def _specs(agent: Answering) -> dict[str, ToolSpec]:
     sources: Sequence[Any] = [marked_methods(agent)]
     try:
-        return tools_of(*sources, await told(agent.get_tools)).specs
+        return tools_of(*sources, await call_hook(agent.get_tools)).specs
     except Exception:
         logger.exception("get_tools() raised; only methods marked with @tool are known")
         return tools_of(*sources).specs
@@ -116,3 +118,20 @@ async def _end_of(
         if found is not None:
             return found
     return CallEnd("unknown", error=UNKNOWN.format(why=DIED))
+
+
+async def settle_by_chain(parts: Parts, what: Interruption, verdict: Verdict) -> None:
+    """The answer becomes what `on_recovery_boot` has made of it. Calls that it settles never run."""
+    answer = None if verdict.chain is None else verdict.chain.answer
+    if answer is None:
+        return
+    entry, stream, ledger = what.entry, parts[Streams].of(what.entry), parts[Ledger]
+    begun = {row.id for row in await ledger.of_turn(entry.id) if row.state == "begun"}
+    for part in settled_calls(what.partial, answer):
+        if part["toolCallId"] in begun:
+            state: CallState = "done" if part["state"] == "output-available" else "failed"
+            stream.attach(ledger.end(entry.id, part["toolCallId"], state))
+    chunks = becoming(what.partial, answer)
+    for chunk in chunks:
+        stream.append(chunk)
+    what.partial.take(chunks)

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from outlast.agent.commit import Commit
 from outlast.chat.inbox.inbox import Inbox, Request
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.recovery.judge import Interruption, Verdict
+from outlast.chat.turn.settle import Settler
 from outlast.core import json
-from outlast.store.operations import Operation
 
 LEFT_OUT = "on_recovery_boot left it out"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RecoveredTurns:
-    """Requests that end without a turn, and requests that are new; and what makes that durable."""
+    """Requests that end without a turn, and requests that are new."""
 
-    left_out: list[EntryRow] = field(default_factory=list)
-    added: list[EntryRow] = field(default_factory=list)
-    operations: list[Operation] = field(default_factory=list)
+    left_out: tuple[EntryRow, ...] = ()
+    added: tuple[Request, ...] = ()
+
+    def write(self, commit: Commit, inbox: Inbox, settler: Settler) -> None:
+        """Have it so. The effects come last in the commit: the interrupted turn is dealt with by then."""
+        for entry in self.left_out:
+            settler.end(commit, entry, "skipped", error=LEFT_OUT)
+        for request in self.added:
+            inbox.add(commit, inbox.entry(request))
 
 
 async def recovered_turns(
     inbox: Inbox, what: Interruption, verdict: Verdict | None
 ) -> RecoveredTurns:
     """What a hook wants; nothing, if there is none or if it left that open."""
-    found = RecoveredTurns()
     wanted = None if verdict is None else verdict.boot.recovered_turns
     if verdict is None or wanted is None:
-        return found
+        return RecoveredTurns()
+    left_out: list[EntryRow] = []
+    added: list[Request] = []
     left = {message["id"] for message in wanted}
     for other in inbox.open:
         if other.state != "accepted" or other.messages is None:
@@ -40,9 +48,7 @@ async def recovered_turns(
         if brought & left:
             left -= brought
         elif other.seq > what.entry.seq:
-            ended, operation = inbox.end(other, "skipped", LEFT_OUT, None)
-            found.left_out.append(ended)
-            found.operations.append(operation)
+            left_out.append(other)
     shown = {message["id"] for message in what.path}
     is_left_out = verdict.chain is not None and verdict.chain.answer is None
     for message in wanted:
@@ -50,15 +56,10 @@ async def recovered_turns(
         if message["id"] not in left or await inbox.existing(None, key) is not None:
             continue
         if message["id"] not in shown:
-            request = Request("message", "recovery", [message], key=key)
+            added.append(Request("message", "recovery", [message], key=key))
         elif message["id"] == what.entry.target and is_left_out:  # another answer to the same
-            request = Request("regenerate", "recovery", key=key, target=message["id"])
-        else:
-            continue
-        entry = inbox.entry(request)
-        found.added.append(entry)
-        found.operations.append(inbox.acceptance(entry))
-    return found
+            added.append(Request("regenerate", "recovery", key=key, target=message["id"]))
+    return RecoveredTurns(tuple(left_out), tuple(added))
 
 
 def _digest(message: dict[str, Any]) -> str:

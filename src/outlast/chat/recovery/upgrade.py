@@ -1,53 +1,58 @@
-"""Clean exits: an agent that leaves memory, or wants to be gone on with by a newer version of its code."""
+"""Clean exits: eviction, and handing a turn to a process that runs newer code."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from contextvars import Context
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from outlast.agent.commit import Commits
-from outlast.chat.inbox.inbox import Inbox
+from outlast.agent.commit import Commit
+from outlast.agent.part import Parts
+from outlast.chat.run.runner import Runner
+from outlast.chat.turn.part import ChatPart
+from outlast.chat.turn.settlement import Settlement
+from outlast.chat.turn.state import TurnState
 from outlast.chat.turn.turn import Turn
 from outlast.chat.types import events
-from outlast.core.errors import CommitRefused
-from outlast.host.life.activation import Activation
-
-if TYPE_CHECKING:
-    from outlast.chat.run.runner import Turns
 
 logger = logging.getLogger("outlast.chat")
 
 REPLACED_WITHIN = 60.0  # seconds; a process that is still there then does the work itself
 
 
-class PutBack(Exception):
-    """The turn is left to another process, before anything was said. Never leaves `outlast`."""
+class Upgrade(ChatPart):
+    """Has the process of one agent replaced."""
 
-
-class Leaving:
-    """For the turns of one agent."""
-
-    def __init__(
-        self, turns: Turns, activation: Activation, commits: Commits, inbox: Inbox
-    ) -> None:
-        self._turns = turns
-        self._activation = activation
-        self._commits = commits
-        self._inbox = inbox
-        self._is_due = False  # an upgrade, when the turn that runs has ended
-        self.is_waiting = False  # for the next process: no turn begins here
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._state = parts[TurnState]
+        self._runner = parts[Runner]
+        self._is_due = False  # when the turn that runs has ended
         self._giving_up: asyncio.TimerHandle | None = None
+
+    # --- moments ---------------------------------------------------------------------------------
+
+    def settled(self, commit: Commit, settlement: Settlement) -> None:
+        turn = settlement.turn
+        if settlement.is_put_back and turn is not None:
+            self._runner.is_paused = True  # the next process answers it
+            commit.undo(self._runner_continues)
+            commit.then(lambda: self._wait_for_replacement(turn))
+        elif self._is_due:
+            commit.then(self.turn_ended)
+
+    async def host_stops(self, cause: str) -> None:
+        self._wait_no_longer()
+
+    # --- asking for it ---------------------------------------------------------------------------
 
     def upgrade(self, turn: Turn | None) -> bool:
         """Have this process replaced: before the turn if nothing was said yet, and after it if it was."""
-        if self._activation.on_upgrade is None:
+        if self.activation.on_upgrade is None:
             logger.warning(
                 "%s wants a newer version of its code, and nobody here replaces this process:"
                 " `outlast serve` does, with its supervisor",
-                self._activation.address,
+                self.activation.address,
             )
             return False
         if turn is not None and turn.is_running:
@@ -61,54 +66,47 @@ class Leaving:
 
     def retire(self) -> None:
         """Leave memory as soon as there is nothing to do."""
-        self._activation.is_retired = True
+        self.activation.is_retired = True
 
     def turn_ended(self) -> None:
         """No turn runs: what was put off until now is done."""
-        if self._is_due and self._turns.running is None:
+        if self._is_due and self._state.running is None:
             self._is_due = False
             self._ask()
 
-    async def put_back(self, turn: Turn) -> None:
-        """Its messages stay, and somebody else answers them."""
-        waiting, operation = self._inbox.put_back(turn.entry)
-        id, noted = turn.request_id, self._turns.noted
-        notes = [self._turns.incidents.close(id)] if id in noted else []
-        await self._commits.commit([operation, *notes])
-        now = self._inbox.current(turn.entry)
-        if now is None:
-            raise CommitRefused("it was ended while it was being put back")
-        noted.discard(id)
-        self._inbox.claimed(replace(waiting, cancelled=now.cancelled))
+    def _wait_for_replacement(self, turn: Turn) -> None:
+        """Another process answers what was put back; for so long no turn begins here."""
         why = "it is left to a newer version"
-        emit = self._activation.events.emit
-        emit(events.TurnInterrupted, turn.agent, id, why)
-        self._is_due, self.is_waiting = False, True
-        self._activation.hold()
+        self.activation.events.emit(events.TurnInterrupted, turn.agent, turn.request_id, why)
+        self._is_due = False
+        self.activation.hold()
         loop = asyncio.get_running_loop()
-        self._giving_up = loop.call_later(REPLACED_WITHIN, self.wait_no_more, context=Context())
+        self._giving_up = loop.call_later(REPLACED_WITHIN, self._not_replaced, context=Context())
         self._ask()
 
     def _ask(self) -> None:
-        asked = self._activation.on_upgrade
+        asked = self.activation.on_upgrade
         assert asked is not None
-        self._activation.events.emit(events.UpgradeRequested, self._activation.address.text)
+        self.activation.events.emit(events.UpgradeRequested, self.activation.address.text)
         try:
             asked()
         except Exception:
-            logger.exception("%s: the process cannot be replaced", self._activation.address)
-            self.wait_no_more()
+            logger.exception("%s: the process cannot be replaced", self.activation.address)
+            self._not_replaced()
 
-    def host_stops(self) -> None:
-        """The process is being replaced: nothing here holds it up."""
+    def _wait_no_longer(self) -> None:
+        """The process is being replaced, or never will be: nothing here holds it up."""
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
-            self._activation.release()
+            self.activation.release()
 
-    def wait_no_more(self) -> None:
-        """It was not replaced: what was put back is done here."""
-        if self.is_waiting and self._activation.ended is None:
-            self.is_waiting = False
-            self._turns.go_on()
-        self.host_stops()
+    def _not_replaced(self) -> None:
+        """What was put back is done here."""
+        if self._runner.is_paused and self.activation.ended is None:
+            self._runner_continues()
+        self._wait_no_longer()
+
+    def _runner_continues(self) -> None:
+        self._runner.is_paused = False
+        self._runner.proceed()

@@ -12,15 +12,17 @@ from itertools import count
 from typing import Any
 
 from outlast.agent.admission import Origin, admitting, forget, noting
-from outlast.agent.commit import Commits
+from outlast.agent.commit import Commit
+from outlast.agent.part import Parts
 from outlast.chat.inbox.inbox import Inbox
-from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.results import Message
 from outlast.chat.transcript.transcript import Transcript
-from outlast.chat.types.contexts import ChatResponseResult, told
+from outlast.chat.turn.part import ChatPart
+from outlast.chat.turn.settlement import Settlement
+from outlast.chat.types.contexts import ChatResponseResult
 from outlast.core.errors import OutlastError
-from outlast.host.life.activation import Activation
-from outlast.store.operations import BulkStatement, Operation, Query, Statement
+from outlast.core.hooks import call_hook, is_overridden
+from outlast.store.operations import BulkStatement, Query, Statement
 
 logger = logging.getLogger("outlast.chat")
 
@@ -49,40 +51,40 @@ DUE_AGENTS = Query.same(
 _NOTE = noting("responses WHERE agent = ? AND turn = ?")
 
 
-class Responses:
+class ResponseHook(ChatPart):
     """What an agent is still to be told of its own answers."""
 
-    def __init__(
-        self,
-        hook: Callable[[ChatResponseResult], Any],
-        activation: Activation,
-        commits: Commits,
-        inbox: Inbox,
-        transcript: Transcript,
-    ) -> None:
-        self._hook = hook
-        self._activation = activation
-        self._agent = activation.address.text
-        self._commits = commits
-        self._inbox = inbox
-        self._transcript = transcript
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._inbox = parts[Inbox]
+        self._transcript = parts[Transcript]
         self._due: list[str] = []
         self._telling: asyncio.Task[None] | None = None
 
+    @classmethod
+    def of(cls, parts: Parts) -> ResponseHook | None:
+        """None: the agent has no such hook."""
+        return cls(parts) if is_overridden(parts.agent.on_chat_response) else None
+
     async def load(self) -> None:
-        """What earlier activations did not come to."""
-        found = await self._activation.store.fetch(_OF_AGENT, self._agent)
+        """Read what earlier activations did not come to."""
+        found = await self.activation.store.fetch(_OF_AGENT, self.address)
         self._due = [turn for (turn,) in found]
 
-    def due(self, entry: EntryRow) -> Operation:
-        """For the commit of a turn's end; `go_on` with it then."""
-        return _DUE, (self._agent, entry.id, entry.seq)
+    async def start(self) -> None:
+        self.go_on()
+
+    def settled(self, commit: Commit, settlement: Settlement) -> None:
+        entry = settlement.entry
+        if settlement.message is not None:
+            commit.write((_DUE, (self.address, entry.id, entry.seq)))
+            commit.then(lambda: self.go_on(entry.id))
 
     def go_on(self, *turns: str) -> None:
         """Tell what is due, one after another."""
         self._due += turns
-        if self._due and self._telling is None and self._activation.ended is None:
-            self._telling = self._activation.spawn(self._tell_all(), "on_chat_response")
+        if self._due and self._telling is None and self.activation.ended is None:
+            self._telling = self.activation.spawn(self._tell_all(), "on_chat_response")
 
     @property
     def is_busy(self) -> bool:
@@ -93,15 +95,15 @@ class Responses:
             while self._due:
                 turn = self._due[0]
                 origin = Origin(
-                    self._agent, f"response:{turn}", (_NOTE, (self._agent, turn)), place=0
+                    self.address, f"response:{turn}", (_NOTE, (self.address, turn)), place=0
                 )
                 token = admitting.set(origin)
                 try:
                     await self._in_time(self._tell, turn)
                 finally:
                     admitting.reset(token)
-                ending = [(_TOLD, (self._agent, turn)), forget(self._agent, origin.scope)]
-                await self._in_time(self._commits.commit, ending)
+                ending = [(_TOLD, (self.address, turn)), forget(self.address, origin.scope)]
+                await self._in_time(self.commits.commit, ending)
                 self._due.remove(turn)
         except OutlastError:  # the next activation goes on
             pass
@@ -115,9 +117,9 @@ class Responses:
                 await work(what)
                 return
             except OutlastError as error:
-                if self._activation.ended is not None:
+                if self.activation.ended is not None:
                     raise
-                logger.error("%s: on_chat_response waits: %s", self._agent, error)
+                logger.error("%s: on_chat_response waits: %s", self.address, error)
             await asyncio.sleep(min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(failures, 20)))
 
     async def _tell(self, turn: str) -> None:
@@ -131,6 +133,6 @@ class Responses:
             entry.id, Message(message), entry.outcome, entry.kind == "continue", entry.error
         )
         try:
-            await told(self._hook, result)
+            await call_hook(self.parts.agent.on_chat_response, result)
         except Exception:
-            logger.exception("%s: on_chat_response raised", self._agent)
+            logger.exception("%s: on_chat_response raised", self.address)

@@ -1,77 +1,66 @@
 """How long what a turn leaves behind is kept: stream and ledger ten minutes, entries and keys thirty days.
 
-Only turns that have ended are touched. One alarm per agent, set in the commit of a turn's end.
+Only turns that have ended are touched. One alarm per agent, set in the commit of a turn's end; each part
+deletes what is its own.
 """
 
 from __future__ import annotations
 
-from outlast.agent.commit import Commits
-from outlast.chat.recovery import incidents
-from outlast.chat.recovery import sql as decision_rows
-from outlast.chat.stream import sql as stream_rows
-from outlast.chat.tools import ledger
-from outlast.chat.turn import traces
-from outlast.host.life.activation import Activation
+import asyncio
+
+from outlast.agent.commit import Commit
+from outlast.agent.part import Parts
+from outlast.chat.inbox.sql import KEEP_STREAMS, NEXT_TO_EXPIRE
+from outlast.chat.turn.part import ChatPart
+from outlast.chat.turn.settlement import Settlement
 from outlast.host.wakeups.alarms import alarm, alarm_by
-from outlast.store.operations import BulkStatement, Operation, Query
 
 ALARM = "chat:retention"
-KEEP_STREAMS = 10 * 60 * 1000  # milliseconds after the end
-KEEP_ENTRIES = 30 * 24 * 3600 * 1000
-
-_NEXT = Query.same("SELECT min(ended_at) FROM inbox WHERE agent = ? AND ended_at > ?", bulk=True)
-# Submissions stay until they are deleted.
-_FORGET = BulkStatement(
-    "inbox forget",
-    sqlite="DELETE FROM inbox WHERE agent = ? AND ended_at <= ? AND origin <> 'submission'",
-    postgres="DELETE FROM inbox WHERE agent = $1 AND ended_at <= $2 AND origin <> 'submission'",
-)
 
 
-class Retention:
+class Retention(ChatPart):
     """The clearing up after the turns of one agent."""
 
-    def __init__(self, activation: Activation, commits: Commits) -> None:
-        self._agent = activation.address.text
-        self._activation = activation
-        self._commits = commits
+    alarms = (ALARM,)
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
         self._is_armed = False
-        self._is_arming = False
+        self._arming: Commit | None = None  # the commit that sets the alarm
         self._at = 0  # when what the last turn leaves behind is to be deleted
 
-    def arm(self) -> list[Operation]:
-        """For the commit of a turn's end. An alarm that is set already is early enough."""
-        self._at = self._activation.clock.now() + KEEP_STREAMS
-        self._is_arming = not self._is_armed
-        return [alarm_by(self._agent, ALARM, self._at)] if self._is_arming else []
+    def settled(self, commit: Commit, settlement: Settlement) -> None:
+        if settlement.is_put_back:
+            return
+        self._at = at = self.activation.clock.now() + KEEP_STREAMS
+        if self._is_armed or self._arming is commit:  # an alarm that is set is early enough
+            return
+        self._arming = commit
+        commit.write(alarm_by(self.address, ALARM, at))
+        commit.then(lambda: self._armed(at))
 
-    def armed(self) -> None:
-        """That commit is durable."""
-        if self._is_arming:
-            self._is_arming, self._is_armed = False, True
-            self._activation.alarm_was_set(self._at)
+    def _armed(self, at: int) -> None:
+        self._is_armed, self._arming = True, None
+        self.activation.alarm_was_set(at)
+
+    async def wake(self, source: str) -> None:
+        await asyncio.shield(self.activation.spawn(self.sweep(), "retention"))
 
     async def sweep(self) -> None:
         """Delete what is old enough, and come back for what is not."""
-        now = self._activation.clock.now()
-        due = now - KEEP_STREAMS
+        now = self.activation.clock.now()
         self._is_armed = False
-        found = await self._activation.store.fetch(_NEXT, self._agent, due)
+        due = now - KEEP_STREAMS
+        found = await self.activation.store.fetch(NEXT_TO_EXPIRE, self.address, due)
         youngest: int | None = found[0][0]
-        at = None if youngest is None else youngest + KEEP_STREAMS
+        times = [] if youngest is None else [youngest + KEEP_STREAMS]
         if self._at > now:  # the query may have missed the end of a turn that is being stored
-            at = self._at if at is None else min(at, self._at)
-        await self._commits.commit(
-            [
-                (stream_rows.EXPIRE, (self._agent, due)),
-                (ledger.EXPIRE, (self._agent, due, now - KEEP_ENTRIES)),
-                (traces.EXPIRE, (self._agent,)),
-                (incidents.EXPIRE, (self._agent, now - incidents.KEEP)),
-                (_FORGET, (self._agent, now - KEEP_ENTRIES)),
-                (decision_rows.EXPIRE, (self._agent,)),
-                alarm(self._agent, ALARM, at),
-            ]
-        )
-        self._is_armed = at is not None
-        if at is not None:
-            self._activation.alarm_was_set(at)
+            times.append(self._at)
+        commit = self.commits.new()
+        times += [at for expire in self.parts.having("expire") if (at := expire(commit, now))]
+        next_at = min(times, default=None)
+        commit.write(alarm(self.address, ALARM, next_at))
+        await commit.stored()
+        self._is_armed = next_at is not None
+        if next_at is not None:
+            self.activation.alarm_was_set(next_at)

@@ -1,4 +1,4 @@
-"""The turns of one agent: one after another, in the order of the inbox, each to a durable end."""
+"""The runner: the turns of one agent, one after another in the order of the inbox, each to a durable end."""
 
 from __future__ import annotations
 
@@ -9,49 +9,43 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from outlast.agent.commit import Commits
-from outlast.chat.answer.attempt import AnsweringTurns, Chatting
-from outlast.chat.answer.chunk_hook import Following
-from outlast.chat.context.compaction import Compactions
+from outlast.agent.commit import Commit
+from outlast.agent.part import Parts
+from outlast.chat.answer.attempt import Attempts
+from outlast.chat.answer.chunk_hook import ChunkHook
 from outlast.chat.inbox.concurrency import is_superseded, quiet_for
 from outlast.chat.inbox.inbox import COMPOSED, Compose, Inbox
 from outlast.chat.inbox.sql import EntryRow, Outcome
-from outlast.chat.message.incoming import sanitised, to_messages
+from outlast.chat.message.incoming import to_messages
 from outlast.chat.message.reducer import cleaned
 from outlast.chat.message.repair import without_waiting
 from outlast.chat.message.results import Message, TurnEnd
-from outlast.chat.recovery import incidents
-from outlast.chat.recovery.resume import ENDED, TakingUp
-from outlast.chat.recovery.upgrade import Leaving, PutBack
-from outlast.chat.run.response_hook import Responses
-from outlast.chat.run.retention import Retention
-from outlast.chat.run.stop import Stopping
-from outlast.chat.stream.reading import Streams
-from outlast.chat.stream.stream import Stream
-from outlast.chat.tools.ledger import Ledger
-from outlast.chat.tools.pending import AUTO, Interactions
-from outlast.chat.transcript.shown import Shown, Stamp, stamp_of, with_waiting
-from outlast.chat.transcript.transcript import Change, Transcript, message_body
-from outlast.chat.turn import traces
+from outlast.chat.transcript.transcript import Transcript
 from outlast.chat.turn.claim import Claims
 from outlast.chat.turn.failure import Failure, log_failure, reported
-from outlast.chat.turn.telemetry import tell_end, tell_start
-from outlast.chat.turn.turn import Turn, TurnAborted, composing_for, current_turn
+from outlast.chat.turn.notices import TranscriptChanged
+from outlast.chat.turn.part import ChatPart
+from outlast.chat.turn.part_repair import PartRepair
+from outlast.chat.turn.pending import PendingCalls
+from outlast.chat.turn.settle import Settler, storable
+from outlast.chat.turn.settlement import Settlement
+from outlast.chat.turn.state import TurnState
+from outlast.chat.turn.telemetry import tell_start
+from outlast.chat.turn.traces import Traces
+from outlast.chat.turn.turn import PutBack, Turn, TurnAborted, composing_for, current_turn
 from outlast.chat.types import events
-from outlast.chat.types.contexts import ChatErrorContext, ChatErrorStage, is_overridden, told
-from outlast.chat.types.notices import Accepted, Ended, Recovering, Started, TranscriptChanged
-from outlast.chat.types.recovery import recovery_of
+from outlast.chat.types.contexts import ChatErrorContext, ChatErrorStage
 from outlast.core import json
 from outlast.core.errors import CommitRefused, OutlastError, again
+from outlast.core.hooks import call_hook, is_overridden
 from outlast.core.text import described
 from outlast.core.tracing import traceparent
-from outlast.host.life.activation import Activation
-from outlast.store.operations import Operation
 
 logger = logging.getLogger("outlast.chat")
 
 FIRST_RETRY = 1.0  # seconds
 LAST_RETRY = 60.0
+UNANSWERED_CALL = "The turn ended before this call was answered."
 LOST_FUNCTION = (
     "The process ended before this turn began; the function that was to make its messages is gone."
 )
@@ -63,190 +57,120 @@ class FunctionLost(OutlastError):
     is_for_users = True
 
 
-_STATUS = {"completed": "settled", "aborted": "stopped", "interrupted": "interrupted"}
+class Runner(ChatPart):
+    """Works through the inbox, as long as there is something in it."""
 
-
-class Turns:
-    """Sees to the inbox, as long as there is something in it."""
-
-    def __init__(
-        self,
-        agent: Chatting,
-        activation: Activation,
-        commits: Commits,
-        inbox: Inbox,
-        transcript: Transcript,
-        interactions: Interactions,
-        claims: Claims,
-        responses: Responses | None,
-        compactions: Compactions,
-    ) -> None:
-        self._object = agent
-        self._agent = activation.address.text
-        self._activation = activation
-        self._commits = commits
-        self._inbox = inbox
-        self._transcript = transcript
-        self._interactions = interactions
-        self._claims = claims
-        self._responses = responses  # None: nobody wants to be told
-        self._retention = Retention(activation, commits)
-        self._ledger = ledger = Ledger(activation)
-        self.incidents = incidents.Incidents(activation)
-        self._taking_up = TakingUp(
-            self,
-            agent,
-            activation,
-            commits,
-            inbox,
-            transcript,
-            interactions,
-            ledger,
-            self.incidents,
-        )
-        self.boots = self._taking_up.boots
-        self.answering = AnsweringTurns(
-            agent,
-            activation,
-            inbox,
-            interactions,
-            ledger,
-            compactions,
-            self._taking_up.broken_off,
-        )
-        self.stopping = Stopping(
-            self, activation, commits, inbox, transcript, interactions, self._retention, claims
-        )
-        self.leaving = Leaving(self, activation, commits, inbox)
-        self.noted: set[str] = set()  # requests about which something is noted, or was
-        self.streams = Streams(activation, transcript)
-        self._waiters: dict[str, list[asyncio.Future[TurnEnd]]] = {}
-        self._watchers: list[asyncio.Future[None]] = []  # who waits for anything to change
-        self._pump: asyncio.Task[None] | None = None
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._inbox = parts[Inbox]
+        self._transcript = parts[Transcript]
+        self._state = parts[TurnState]
+        self._pending = parts[PendingCalls]
+        self._settler = parts[Settler]
+        self._claims = parts[Claims]
+        self._attempts = parts[Attempts]
+        self._repair = parts[PartRepair]
+        self._work: asyncio.Task[None] | None = None
         self._pausing: asyncio.Future[None] | None = None
-        self.recovering: str | None = None  # the request that goes on after an interruption
-        self.running: Turn | None = None
-        self.live: Turn | None = None  # the same, until its message is stored
-        self._message_ids: dict[str, tuple[str, ...]] = {}  # of what open requests have brought
+        self.is_paused = False  # no turn begins here
         self.composing: dict[str, Compose] = {}  # what makes the messages of requests that wait
-        self._told_aborted: set[str] = set()  # requests that wait, and whose end is known
-        interactions.turns = self
-        inbox.on_accepted = self._accepted
 
-    # --- what clients see ------------------------------------------------------------------------
+    # --- moments ---------------------------------------------------------------------------------
 
-    def shown(self) -> Shown:
-        """The stored path, and then what was accepted and is not part of it yet, in order."""
-        waiting = [
-            (entry.kind == "regenerate", self._brought(entry))
-            for entry in self._inbox.open
-            if entry.state == "accepted" and entry.messages is not None
-        ]
-        stored = self._transcript.shown()
-        return with_waiting(stored, waiting) if waiting else stored
+    async def start(self) -> None:
+        self.proceed()
 
-    @staticmethod
-    def _brought(entry: EntryRow) -> list[tuple[dict[str, Any], Stamp]]:
-        messages = json.decode(entry.messages or "[]")
-        return [(each, stamp_of(each["id"], message_body(each))) for each in messages]
+    def accepted(self, commit: Commit, entry: EntryRow) -> None:
+        commit.then(self.proceed)
 
-    def message_ids(self, entry: EntryRow) -> tuple[str, ...]:
-        """The messages that a request has brought; of one that another life has accepted, the last."""
-        known = self._message_ids.get(entry.id)
-        if known is not None:
-            return known
-        return () if entry.target is None or entry.kind != "message" else (entry.target,)
+    def settled(self, commit: Commit, settlement: Settlement) -> None:
+        commit.then(lambda: self._forget(settlement.entry.id))
 
-    def started(self) -> Started | None:
-        """The turn that runs, for those who come now."""
-        live = self.live
-        if live is None or live.stream.end is not None:
-            return None
-        ids = self.message_ids(live.entry)
-        continues, message_id = live.is_continuation, live.message_id
-        return Started(live.request_id, live.stream, continues, ids, message_id, self.shown)
-
-    def _accepted(self, entry: EntryRow) -> None:
-        if entry.messages is not None:
-            ids = [message["id"] for message in json.decode(entry.messages)]
-            self._message_ids[entry.id] = tuple(ids)
-        self._activation.tell(Accepted(entry.id, entry.kind, self.shown))
-        self.go_on()
+    def _forget(self, id: str) -> None:
+        self.composing.pop(id, None)
+        if self._pausing is not None and not self._pausing.done():
+            self._pausing.set_result(None)
 
     # --- one after another -----------------------------------------------------------------------
 
-    def go_on(self) -> None:
-        """See to what is in the inbox, unless that is being done."""
-        is_free = self._pump is None and not self.leaving.is_waiting
-        if is_free and self._activation.ended is None and self._next():
-            self._pump = self._activation.spawn(self._see_to_all(), "turns")
+    def proceed(self) -> None:
+        """Work through the inbox, unless that is being done."""
+        is_free = self._work is None and not self.is_paused
+        if is_free and self.activation.ended is None and self._next():
+            self._work = self.activation.spawn(self._run_all(), "turns")
 
-    async def _see_to_all(self) -> None:
+    async def until_stable(self) -> None:
+        """Wait until nothing is under way, and no call waits for an answer."""
+        while self._work is not None or self._inbox.is_busy or self._pending.pending:
+            await self._state.change()
+
+    async def _run_all(self) -> None:
         failures = 0  # in a row
         try:
-            while not self.leaving.is_waiting and (entry := self._next()) is not None:
+            while not self.is_paused and (entry := self._next()) is not None:
                 try:
-                    await self._see_to_or_give_up(entry)
+                    await self._run_or_fail(entry)
                     failures = 0
-                except CommitRefused:  # it was ended by somebody else in the meantime
+                except CommitRefused:  # something else ended it in the meantime
                     self._inbox.ended(entry)
                 except OutlastError as error:
-                    if self._activation.ended is not None:
+                    if self.activation.ended is not None:
                         return
                     failures += 1
-                    logger.error("%s: turns cannot go on yet: %s", self._agent, error)
+                    logger.error("%s: turns cannot continue yet: %s", self.address, error)
                     await self._pause(min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(failures - 1, 20)))
         finally:
-            self._pump = None
-            self.changed()
+            self._work = None
+            self._state.changed()
 
     def _next(self) -> EntryRow | None:
-        """What is to be seen to next: what was interrupted, what goes on by itself, what was asked first."""
+        """The next entry: what was interrupted, what continues by itself, what was asked first."""
         entries = self._inbox.open
         for entry in entries:
             if entry.state == "running":
                 return entry
+        origins = self._inbox.origins
         for entry in entries:
-            if entry.origin == AUTO:
+            if origins[entry.origin].goes_first:
                 return entry
-        return None if not entries or self._interactions.holds(entries) else entries[0]
+        if entries and self._pending.holds(entries):
+            return next((each for each in entries if not origins[each.origin].is_held), None)
+        return entries[0] if entries else None
 
-    async def _see_to_or_give_up(self, entry: EntryRow) -> None:
+    async def _run_or_fail(self, entry: EntryRow) -> None:
         try:
-            await self._see_to(entry)
+            await self._run(entry)
         except OutlastError:
             raise
         except Exception as failure:  # what is stored of it makes no sense
-            logger.exception("%s: the request %s is given up", self._agent, entry.id)
-            self._activation.events.emit(
-                events.StoredDamaged,
-                self._agent,
-                f"the request {entry.id}",
-                described(failure),
-            )
-            self.running = self.live = None
+            logger.exception("%s: giving up the request %s", self.address, entry.id)
+            what, why = f"the request {entry.id}", described(failure)
+            self.activation.events.emit(events.StoredDamaged, self.address, what, why)
+            self._state.begin(None)
             now = self._inbox.current(entry) or entry
             is_recovery = now.state == "running"
             stage: ChatErrorStage = "recovery" if is_recovery else "transcript"
             # The messages of an entry that was never claimed go with it.
             await self._end_failed(now, failure, stage, messages_persisted=is_recovery)
 
-    async def _see_to(self, entry: EntryRow) -> None:
+    async def _run(self, entry: EntryRow) -> None:
         if entry.state == "running":
-            rest = self._activation.rest
-            if rest > 0 and entry.cancelled is None and self._activation.unstorable is None:
+            rest = self.activation.rest
+            if rest > 0 and entry.cancelled is None and self.activation.unstorable is None:
                 await self._pause(rest)
                 return
-            await self._taking_up.take_up(entry)
+            for resume in self.parts.having("resume_turn"):
+                await resume(entry, self.answer)
             return
-        self._activation.unstorable = None  # what was interrupted comes first, and there is nothing
+        self.activation.unstorable = None  # an interrupted turn would have come first
         if entry.cancelled is not None:
             async with self._transcript.changing:
-                await self.end(entry, "aborted", change=await self._claims.unanswered(entry))
+                change = await self._claims.unanswered(entry)
+                await self._end(entry, "aborted", error=entry.cancelled, change=change)
             return
         if entry.policy != "queue":
             await self._inbox.accepted_so_far()  # whatever supersedes it
-        wait = quiet_for(entry, self._activation.clock.now())
+        wait = quiet_for(entry, self.activation.clock.now())
         if wait > 0 and not self._is_superseded(entry):
             await self._pause(wait / 1000)
             return  # and look at it again: much may have happened
@@ -255,12 +179,12 @@ class Turns:
         if self._is_superseded(entry):
             async with self._transcript.changing:
                 change = self._transcript.appending(await self._claims.new(entry))
-                await self.end(entry, "skipped", change=change)
+                await self._end(entry, "skipped", change=change)
             return
-        await self._activation.spawn(self._run(entry), "turn")
+        await self.activation.spawn(self._begin(entry), "turn")
 
     async def _pause(self, seconds: float) -> None:
-        """Wait this long, or until something has ended without its turn."""
+        """Wait this long, or until a request has ended without its turn."""
         self._pausing = asyncio.get_running_loop().create_future()
         await asyncio.wait({self._pausing}, timeout=seconds)
         self._pausing = None
@@ -270,7 +194,7 @@ class Turns:
 
     # --- a turn ----------------------------------------------------------------------------------
 
-    async def _run(self, entry: EntryRow) -> None:
+    async def _begin(self, entry: EntryRow) -> None:
         is_composed = entry.target is None and COMPOSED in json.decode(entry.options)
         if is_composed:
             composed = await self._composed(entry)
@@ -278,14 +202,14 @@ class Turns:
                 return
             entry = composed
         async with self._transcript.changing:
-            turn = await self._claims.claim(entry, self.streams.of)
-            self.running = self.live = turn
-        if turn is None:
-            await self.end(entry, "skipped")
-            return
+            turn = await self._claims.claim(entry)
+            if turn is None:
+                await self._end(entry, "skipped", error=entry.cancelled)
+                return
+            self._state.begin(turn)
         if is_composed:
-            self._activation.tell(TranscriptChanged(self.shown))
-        tell_start(self._activation, turn.entry)
+            self.activation.tell(TranscriptChanged(self._state.shown_messages))
+        tell_start(self.parts, turn.entry)
         await self.answer(turn, self._transcript.path)
 
     async def _composed(self, entry: EntryRow) -> EntryRow | None:
@@ -295,100 +219,79 @@ class Turns:
             lost = FunctionLost(LOST_FUNCTION)
             await self._end_failed(entry, lost, "recovery", messages_persisted=False)
             return None
-        composing_for.set(self._agent)
+        composing_for.set(self.address)
         try:
-            made = await told(function, [Message(message) for message in self._transcript.path])
-            messages = to_messages(made, self._activation.ids)
+            made = await call_hook(function, [Message(each) for each in self._transcript.path])
+            messages = to_messages(made, self.activation.ids)
             return replace(entry, messages=json.encode(messages, "messages"))
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
         except BaseException as failure:
-            if self._activation.ended is not None:
+            if self.activation.ended is not None:
                 raise
-            logger.exception("%s: the function for the messages of %s", self._agent, entry.id)
+            logger.exception("%s: the function for the messages of %s", self.address, entry.id)
             error = failure if isinstance(failure, Exception) else RuntimeError(described(failure))
             await self._end_failed(entry, error, "persist", messages_persisted=False)
             return None
         finally:
             composing_for.set(None)
 
-    async def _end_failed(
-        self,
-        entry: EntryRow,
-        failure: Exception,
-        stage: ChatErrorStage,
-        *,
-        messages_persisted: bool,
-    ) -> None:
-        """The end of an entry that fails without a turn."""
-        found = await self.report(failure, entry.id, stage, messages_persisted=messages_persisted)
-        await self.end(entry, "error", error=found.shown, detail=found.detail)
-
-    async def report(
-        self,
-        failure: Exception,
-        request_id: str | None,
-        stage: ChatErrorStage,
-        *,
-        messages_persisted: bool,
-        default: str | None = None,
-    ) -> Failure:
-        """Report a failure that is not one of a turn that runs."""
-        context = ChatErrorContext(request_id, stage, messages_persisted)
-        emitter = self._activation.events
-        return await reported(self._object, self._agent, failure, context, emitter, default=default)
-
     async def answer(self, turn: Turn, path: Sequence[dict[str, Any]]) -> None:
         """Run a turn to its durable end, unless it is interrupted."""
-        entry = turn.entry
-        started = self.started()
-        if started is not None:
-            self._activation.tell(started)
-        if turn.repaired:
-            self._activation.events.emit(
-                events.TranscriptRepaired, self._agent, entry.id, tool_call_ids=turn.repaired
-            )
-        parent = traceparent()
-        if parent is not None:
-            turn.stream.attach(traces.remembering(self._agent, entry.id, parent))
-        current_turn.set(turn)
-        if is_overridden(self._object.on_chunk):
-            turn.following = Following(self._object, turn, self._activation)
-        if recovery_of(self._object.chat_recovery) is not None:
-            turn.on_held = partial(self._note_held, entry.id)
+        self._announce(turn)
         outcome: Outcome = "completed"
         error: str | None = None
         detail: str | None = None
         try:
-            await self.answering.answer(turn, path)
+            await self._attempts.answer(turn, path)
         except TurnAborted:
-            outcome, error = self.answering.aborted(turn)
+            outcome, error = self._attempts.aborted(turn)
         except PutBack:
             turn.is_running = False
-            self.running = self.live = None
-            await self.leaving.put_back(turn)
+            self._state.begin(None)
+            commit = self.commits.new()
+            self._settler.put_back(commit, turn)
+            await commit.stored()
             return
         except (Exception, asyncio.CancelledError) as failure:
-            if self._activation.ended is not None:
-                raise again(self._activation.ended) from failure
+            if self.activation.ended is not None:
+                raise again(self.activation.ended) from failure
             this = asyncio.current_task()
             if isinstance(failure, asyncio.CancelledError):
                 if this and this.cancelling():
                     raise
                 failure = RuntimeError("the code of a hook or of a tool was cancelled")
-            if await self.answering.breaks_off(turn, failure):
+            if await self._attempts.breaks_off(turn, failure):
                 return
-            log_failure(self._agent, entry.id, failure)
+            log_failure(self.address, turn.request_id, failure)
             found = await self._failed(turn, failure)
             if found is None:
-                outcome, error = self.answering.aborted(turn)
+                outcome, error = self._attempts.aborted(turn)
             else:
                 outcome, error, detail = "error", found.shown, found.detail
         finally:
             turn.stream.hold()
             turn.is_running = False
-            self.running = None
+            self._state.running = None
         await self._settle(turn, outcome, error, detail)
+
+    def _announce(self, turn: Turn) -> None:
+        """Everybody who follows a turn hears that it runs; the code inside knows in which it is."""
+        started = self._state.started()
+        if started is not None:
+            self.activation.tell(started)
+        if turn.repaired:
+            ids = turn.repaired
+            emit = self.activation.events.emit
+            emit(events.TranscriptRepaired, self.address, turn.request_id, tool_call_ids=ids)
+        parent = traceparent()
+        if parent is not None:
+            self.parts[Traces].remember(turn, parent)
+        current_turn.set(turn)
+        if is_overridden(self.parts.agent.on_chunk):
+            turn.following = ChunkHook(self.parts.agent, turn, self.activation)
+
+    # --- its end ---------------------------------------------------------------------------------
 
     async def _failed(self, turn: Turn, failure: Exception) -> Failure | None:
         """Report an error while the partial answer is part of `messages`.
@@ -399,18 +302,17 @@ class Turns:
         """
         self._transcript.coming = partial(self._said, turn, "error"), turn.under
         try:
-            return await self.answering.failed(turn, failure)
+            return await self._attempts.failed(turn, failure)
         finally:
             self._transcript.coming = None
 
-    def _said(
-        self, turn: Turn, outcome: Outcome, error: str | None = None
-    ) -> dict[str, Any] | None:
+    @staticmethod
+    def _said(turn: Turn, outcome: Outcome, error: str | None = None) -> dict[str, Any] | None:
         """The message of a turn that ends now; None: it has said nothing."""
         waiting = turn.open_calls if outcome == "completed" else set()
-        said = without_waiting(turn.builder.message(), waiting, ENDED)
+        said = without_waiting(turn.builder.message(), waiting, UNANSWERED_CALL)
         reason = error if outcome == "aborted" else None  # that of a failure is not for clients
-        return cleaned(said, error=reason or ENDED, waiting=waiting)
+        return cleaned(said, error=reason or UNANSWERED_CALL, waiting=waiting)
 
     async def _settle(
         self, turn: Turn, outcome: Outcome, error: str | None, detail: str | None
@@ -418,246 +320,48 @@ class Turns:
         """The end of a turn: answer, outcome and the last chunks in one commit."""
         async with self._transcript.changing:
             if self._inbox.current(turn.entry) is None:  # cleared: nothing of it is kept
-                self.live = None
+                self._state.live = None
                 turn.stream.close(TurnEnd("aborted", None, error))
                 return
             message = self._said(turn, outcome, error)
             if message is not None:
                 said = turn.builder.message()
-                message = self._claims.repair.marking(said, message, turn.begun)
-            await self.store_end(
-                turn.entry, turn.stream, message, turn.under, outcome, error, turn, detail=detail
+                message = storable(self._repair.marking(said, message, turn.begun))
+            change = None
+            if message is not None:
+                change = await self._settler.answered(message, turn.entry, turn.under, outcome)
+            await turn.stream.drained()
+            commit = self.commits.new()
+            self._settler.end(
+                commit,
+                turn.entry,
+                outcome,
+                error=error,
+                detail=detail,
+                turn=turn,
+                stream=turn.stream,
+                message=message,
+                change=change,
             )
+            await commit.stored()
 
-    # --- a turn that was interrupted -------------------------------------------------------------
-
-    def set_recovering(self, id: str | None) -> None:
-        """Clients see that an interrupted turn goes on, or that this is over."""
-        was, self.recovering = self.recovering, id
-        if (was is None) != (id is None):
-            self._activation.tell(Recovering(id is not None, id or was))
-
-    async def begin_boot(self) -> None:
-        """Before anything large is read: a boot with something to recover is counted, should it die."""
-        if any(entry.state == "running" for entry in self._inbox.open):
-            await self.boots.begin()
-
-    async def mark(self, cause: str) -> None:
-        """The process is about to end: the turn that runs is interrupted by this."""
-        self.leaving.host_stops()
-        await self.boots.failed()
-        turn = self.running
-        if turn is not None:
-            note = self.incidents.note_cause(turn.request_id, cause)
-            self.noted.add(turn.request_id)
-            await self._commits.commit([note])
-
-    def _note_held(self, id: str, held: str) -> Operation:
-        self.noted.add(id)
-        return self.incidents.note_held(id, held)
-
-    async def stash(self, turn: Turn, data: Any) -> None:
-        """For the hooks, should the turn be interrupted."""
-        note = self.incidents.note_stash(turn.request_id, data)
-        self.noted.add(turn.request_id)
-        turn.stream.attach(note)
-        await turn.stream.stored()
-
-    async def store_end(
+    async def _end_failed(
         self,
         entry: EntryRow,
-        stream: Stream,
-        message: dict[str, Any] | None,
-        under: str | None,
-        outcome: Outcome,
-        error: str | None,
-        turn: Turn | None = None,
+        failure: Exception,
+        stage: ChatErrorStage,
         *,
-        detail: str | None = None,
-        more: Sequence[Operation] = (),
-        change: Change | None = None,
+        messages_persisted: bool,
     ) -> None:
-        """Under `Transcript.changing`. `change`: what becomes of the conversation, if that is known."""
-        if message is not None:
-            message = sanitised(message)
-        message_id = None if message is None else message["id"]
-        shown = None if message is None else Message(message)
-        end = TurnEnd(outcome, shown, error, None if turn is None else turn.output)
-        ended, operation = self._inbox.end(entry, outcome, error, message_id, detail)
-        operations = [operation, *more]
-        if entry.id in self.noted:
-            operations.append(self.incidents.close(entry.id))
-        follower: EntryRow | None = None
-        facts: list[Operation] = []
-        if turn is not None and (outcome == "completed" or turn.has_answer):
-            facts += self._interactions.remembering(turn)
-        if change is not None:
-            operations += change.operations
-        if message is not None:
-            status = _STATUS.get(outcome, "settled")
-            if change is None:
-                place = self._transcript.answering(message, under, status=status, turn=entry.id)
-                change = await place
-                operations += change.operations
-            if turn is not None and outcome == "completed" and turn.left_open:
-                facts += self._interactions.opening(message)
-                follower = self._interactions.continuing(turn, message, change.leaf)
-                if follower is not None:
-                    operations.append(self._inbox.acceptance(follower))
-            if self._responses is not None:
-                operations.append(self._responses.due(entry))
-        try:
-            await stream.settle([*operations, *facts, *self._retention.arm()], end)
-        except CommitRefused:  # cleared in between
-            stream.close(TurnEnd("aborted", None, error))
-            raise
-        finally:
-            self.live = None
-        if change is not None:
-            self._transcript.applied(change)
-        self._interactions.remember(facts)
-        self._retention.armed()
-        self.tell(ended, end)
-        if follower is not None:
-            self._inbox.accepted(follower)
-        if self._responses is not None and message is not None:
-            self._responses.go_on(entry.id)
+        """The end of an entry that fails without a turn."""
+        context = ChatErrorContext(entry.id, stage, messages_persisted)
+        found = await reported(self.parts, failure, context)
+        async with self._transcript.changing:
+            if self._inbox.current(entry) is not None:
+                await self._end(entry, "error", error=found.shown, detail=found.detail)
 
-    async def end(
-        self,
-        entry: EntryRow,
-        outcome: Outcome,
-        *,
-        change: Change | None = None,
-        error: str | None = None,
-        detail: str | None = None,
-    ) -> None:
-        """The end of an entry that gets no turn."""
-        error = error or entry.cancelled
-        ended, operation = self._inbox.end(entry, outcome, error, None, detail)
-        operations = [operation, *(change.operations if change else ())]
-        if entry.state == "running":  # it was being taken up, and makes no sense
-            operations += [self.incidents.close(entry.id), self.incidents.up()]
-        await self._commits.commit([*operations, *self._retention.arm()])
-        self._retention.armed()
-        if change is not None:
-            self._transcript.applied(change)
-        self.tell(ended, TurnEnd(outcome, None, error))
-
-    def tell(self, entry: EntryRow, end: TurnEnd) -> None:
-        """It has ended, and that is durable."""
-        self._inbox.ended(entry)
-        if (
-            entry.id in self._told_aborted
-        ):  # that is known; its messages stand in the transcript now
-            self._told_aborted.discard(entry.id)
-            self._message_ids.pop(entry.id, None)
-            self._release(entry.id, end)
-            self._activation.tell(TranscriptChanged(self.shown))
-            self.changed()
-            return
-        self.noted.discard(entry.id)
-        self._taking_up.lives.pop(entry.id, None)
-        if self.recovering == entry.id:
-            self.set_recovering(None)
-            emit, id = self._activation.events.emit, entry.id
-            if end.status in ("error", "interrupted"):
-                reason = entry.detail or end.error or end.status
-                emit(events.RecoveryFailed, self._agent, id, reason)
-            else:
-                emit(events.RecoveryCompleted, self._agent, id)
-        self.answering.executors.pop(entry.id, None)
-        self.composing.pop(entry.id, None)
-        self.leaving.turn_ended()
-        tell_end(self._activation, entry, end)
-        self.changed()
-        if self._pausing is not None and not self._pausing.done():
-            self._pausing.set_result(None)
-        chunks = self._release(entry.id, end)
-        ids = self.message_ids(entry)
-        self._message_ids.pop(entry.id, None)
-        begun, goes_on = entry.started_at is not None, entry.kind == "continue"
-        self._activation.tell(Ended(entry.id, end, begun, self.shown, goes_on, ids, chunks))
-
-    def tell_aborted(self, entry: EntryRow, reason: str) -> None:
-        """A request that waits behind others will not be answered, and that is durable."""
-        end = TurnEnd("aborted", None, reason)
-        ids = self.message_ids(entry)
-        tell_end(self._activation, replace(entry, outcome="aborted", error=reason), end)
-        self._told_aborted.add(entry.id)
-        self._release(entry.id, end)
-        goes_on = entry.kind == "continue"
-        self._activation.tell(Ended(entry.id, end, False, self.shown, goes_on, ids, ()))
-
-    def _release(self, id: str, end: TurnEnd) -> Sequence[str]:
-        """Whoever waits for a request, or reads its stream, is told its end; what was streamed."""
-        stream = self.streams.open.pop(id, None)
-        if stream is not None:
-            stream.close(end)
-        for waiter in self._waiters.pop(id, ()):
-            if not waiter.done():
-                waiter.set_result(end)
-        return () if stream is None else stream.chunks
-
-    # --- waiting and reading ---------------------------------------------------------------------
-
-    def waits_for(self, turn: Turn) -> bool:
-        """Whether the next turn here begins only after this one, of another agent, has ended."""
-        running = self.running
-        return running is not None and (
-            running is turn or any(other.waits_for(turn) for other in running.waits_for)
-        )
-
-    async def wait(self, id: str) -> TurnEnd:
-        """How it ends. Cancelling whoever waits cancels nothing else."""
-        waiter: asyncio.Future[TurnEnd] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(id, []).append(waiter)
-        return await waiter
-
-    def changed(self) -> None:
-        """Something about the turns, or about what they have left open, is not as it was."""
-        watchers, self._watchers = self._watchers, []
-        for watcher in watchers:
-            if not watcher.done():
-                watcher.set_result(None)
-
-    def transcript_changed(self) -> None:
-        """Not by a turn: what has waited for an answer may have nothing to wait for any more."""
-        self.changed()
-        self.go_on()
-
-    async def until_stable(self) -> None:
-        """Wait until nothing is under way, and nothing waits for an answer."""
-        while self._is_unstable():
-            watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._watchers.append(watcher)
-            try:
-                await watcher
-            finally:
-                if watcher in self._watchers:
-                    self._watchers.remove(watcher)
-
-    def _is_unstable(self) -> bool:
-        return self._pump is not None or self._inbox.is_busy or bool(self._interactions.pending)
-
-    async def sweep(self) -> None:
-        """The alarm of retention is due."""
-        await self._retention.sweep()
-
-    def leave(self, reason: Exception) -> None:
-        """This activation is over. Whoever waits here is told; the turns are not over."""
-        self.boots.leave()
-        if self.running is not None:
-            id = self.running.request_id
-            self._activation.events.emit(events.TurnInterrupted, self._agent, id, str(reason))
-        for stream in self.streams.open.values():
-            stream.close()
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_exception(again(reason))
-        self._waiters.clear()
-        for watcher in self._watchers:
-            if not watcher.done():
-                watcher.set_exception(again(reason))
-        self._watchers.clear()
+    async def _end(self, entry: EntryRow, outcome: Outcome, **about: Any) -> None:
+        """The end of an entry that gets no turn. The caller holds `Transcript.changing`."""
+        commit = self.commits.new()
+        self._settler.end(commit, entry, outcome, **about)
+        await commit.stored()

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from weakref import WeakValueDictionary
 
-from outlast.chat.inbox.sql import EntryRow
+from outlast.agent.commit import Commit
+from outlast.agent.part import Part, Parts
+from outlast.chat.inbox.sql import KEEP_STREAMS, EntryRow
 from outlast.chat.message.results import Message, TurnEnd
 from outlast.chat.stream import sql as stream_rows
 from outlast.chat.stream.stream import Stream, chunks_of
 from outlast.chat.transcript.transcript import Transcript
-from outlast.host.life.activation import Activation
 
 
-class Streams:
+class Streams(Part):
     """One for each request."""
 
-    def __init__(self, activation: Activation, transcript: Transcript) -> None:
-        self._agent = activation.address.text
-        self._store = activation.store
-        self._flush = activation.flush
-        self._transcript = transcript
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._transcript = parts[Transcript]
         self.open: dict[str, Stream] = {}  # by request id
         self._read: WeakValueDictionary[str, Stream] = WeakValueDictionary()  # stored, while read
 
@@ -27,15 +26,23 @@ class Streams:
         """The stream of an entry that has not ended: also of one whose turn has not begun."""
         stream = self.open.get(entry.id)
         if stream is None:
-            stream = self.open[entry.id] = Stream(self._agent, entry.id, flush=self._flush)
+            stream = self.open[entry.id] = Stream(
+                self.address, entry.id, flush=self.activation.flush
+            )
         return stream
+
+    def drop_unread(self, id: str) -> None:
+        """Forget a stream that nothing was written to, unless somebody reads it."""
+        stream = self.open.get(id)
+        if stream is not None and not stream.chunks and not stream.is_read:
+            del self.open[id]
 
     async def stored(self, entry: EntryRow) -> Stream:
         """The stream of one that has ended, as far as it is still kept."""
         known = self._read.get(entry.id)
         if known is not None:
             return known
-        stream = Stream(self._agent, entry.id, chunks=await self.chunks(entry.id))
+        stream = Stream(self.address, entry.id, chunks=await self.chunks(entry.id))
         stream.close(await self.end_of(entry))
         self._read[entry.id] = stream
         return stream
@@ -51,5 +58,17 @@ class Streams:
 
     async def chunks(self, id: str) -> list[str]:
         """What is stored of a request, in order."""
-        found = await self._store.fetch(stream_rows.OF_TURN, self._agent, id)
+        found = await self.activation.store.fetch(stream_rows.OF_TURN, self.address, id)
         return chunks_of((seq, body) for seq, _, body in found)
+
+    def expire(self, commit: Commit, now: int) -> None:
+        commit.write((stream_rows.EXPIRE, (self.address, now - KEEP_STREAMS)))
+
+    def cleared(self, commit: Commit) -> None:
+        for stream in self.open.values():
+            stream.mute()  # what it would write from here on comes after the clearing
+        commit.write((stream_rows.CLEAR, (self.address,)))
+
+    def leave(self, reason: Exception) -> None:
+        for stream in self.open.values():
+            stream.close()

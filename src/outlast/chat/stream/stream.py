@@ -15,9 +15,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from outlast.agent.commit import Commit
 from outlast.chat.message.results import TurnEnd
 from outlast.chat.stream import sql as rows
-from outlast.core.errors import CommitRefused, again
+from outlast.core.errors import CommitFailed, CommitRefused, again
 from outlast.store.operations import Operation
 
 LONGEST_ROW = 8 * 1024 * 1024  # characters, unless it is one chunk
@@ -99,6 +100,7 @@ class Stream:
         self._waiting: list[str] = []
         self._waiting_size = 0
         self._attached: list[Operation] = []  # what rides in the commit of the chunks that wait
+        self._riding: list[Commit] = []  # whose operations these are, if anything follows from them
         self._writing: asyncio.Future[tuple[int, ...]] | None = None
         self._taken: Sequence[str] = ()  # the chunks that are being written
         self._ahead: list[tuple[int, Passing]] = []  # what passes after chunks that are not durable
@@ -151,6 +153,14 @@ class Stream:
             self._given += 1
             self._flush_soon()
 
+    def ride(self, commit: Commit) -> None:
+        """Write a commit together with the chunks appended so far, and before those that follow."""
+        if self._closed or self._muted:
+            commit.give_up(CommitFailed("the stream that this was to be written with is closed"))
+            return
+        self._riding.append(commit)
+        self.attach(*commit.operations)
+
     def mute(self) -> None:
         """Nothing more is written; its readers wait for the end that they will be told."""
         self._muted = True
@@ -158,6 +168,9 @@ class Stream:
 
     def _drop_waiting(self) -> None:
         self._waiting, self._waiting_size, self._attached = [], 0, []
+        riding, self._riding = self._riding, []
+        for commit in riding:
+            commit.give_up(CommitFailed("the stream that this was to be written with is closed"))
         self._kept = self._given  # nobody waits for what is not going to be stored
 
     def hold(self) -> None:
@@ -221,15 +234,20 @@ class Stream:
         assert self._commit is not None
         self._flushed_at = self._loop.time()
         taken, operations = self._take()
+        riding, self._riding = self._riding, []
         given = self._given
         try:
             self._writing = self._commit(operations)
         except Exception as failure:  # the agent is over; what is not durable was never seen
             self._failure = failure
+            for commit in riding:
+                commit.give_up(failure)
             self.close()
             return
         self._taken = taken
         self._writing.add_done_callback(lambda outcome: self._written(outcome, taken, given))
+        for commit in riding:
+            self._writing.add_done_callback(commit.conclude)
 
     def _take(self) -> tuple[list[str], list[Operation]]:
         taken, size = self._waiting, self._waiting_size
@@ -261,25 +279,30 @@ class Stream:
         elif self._waiting:
             self._flush_in_time()
 
-    async def settle(self, operations: list[Operation], end: TurnEnd) -> None:
-        """Write what waits together with the end of the turn, in one commit; then tell the readers."""
+    async def drained(self) -> None:
+        """Hold what waits, and wait for what is being written."""
         self.hold()
         while self._writing is not None:
             await asyncio.wait({self._writing})
-        assert self._commit is not None
+
+    def finish(self, commit: Commit, end: TurnEnd) -> None:
+        """Write what waits together with the end of the turn, once it is `drained`; then tell the readers."""
         taken, last = self._take()
 
-        def ended(outcome: asyncio.Future[tuple[int, ...]]) -> None:  # also if nobody waits for it
-            failure = outcome.exception()
-            if failure is None:
-                self.chunks += taken
-                self.close(end)
-            elif not isinstance(failure, CommitRefused):  # then somebody else knows the end
+        def finished() -> None:
+            self.chunks += taken
+            self.close(end)
+
+        def given_up() -> None:
+            if not isinstance(commit.failure, CommitRefused):  # then somebody else knows the end
                 self.close()
 
-        outcome = self._commit([*last, *operations])
-        outcome.add_done_callback(ended)
-        await outcome
+        commit.write(*last)
+        commit.then(finished)
+        commit.undo(given_up)
+        riding, self._riding = self._riding, []
+        for each in riding:
+            commit.follow(each)
 
     def close(self, end: TurnEnd | None = None) -> None:
         """Nothing more is written. Without an end its readers are left: the turn is not over."""
@@ -290,6 +313,11 @@ class Stream:
         if end is not None:
             self.end = end
         self._tell()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether anybody reads it right now."""
+        return bool(self._readers)
 
     # --- reading ---------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, overload
 
-from outlast.chat.types.contexts import told
 from outlast.core.abort import Abort
 from outlast.core.clock import seconds
+from outlast.core.hooks import call_hook
 
 F = TypeVar("F", bound=Callable[..., Any])
 Effect = Literal["read", "idempotent", "once"]
@@ -150,10 +150,10 @@ def _marked_names(agent_class: type) -> tuple[str, ...]:
 async def ask(agent: object, asked: Asked, call: ToolCall) -> Any:
     """What a function of a call says: of the agent too, if it is a method."""
     if isinstance(asked, str):
-        return await told(getattr(agent, asked), call)
+        return await call_hook(getattr(agent, asked), call)
     parameters = inspect.signature(asked).parameters
     is_method = not inspect.ismethod(asked) and next(iter(parameters), None) == "self"
-    return await told(asked, agent, call) if is_method else await told(asked, call)
+    return await call_hook(asked, agent, call) if is_method else await call_hook(asked, call)
 
 
 current_call: ContextVar[ToolCall | None] = ContextVar("outlast_tool_call", default=None)

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from outlast.agent.part import Part, Parts
 from outlast.chat.tools.ledger import CallRow, Ledger
 from outlast.chat.types import events
 from outlast.core import json
-from outlast.host.life.activation import Activation
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class Known:
     error: str | None = None
 
 
-class KeyedCalls:
+class KeyedCalls(Part):
     """The keys of one agent that are in use right now, and what the ledger knows of the others."""
 
-    def __init__(self, activation: Activation, ledger: Ledger) -> None:
-        self._activation = activation
-        self._ledger = ledger
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._ledger = parts[Ledger]
         self._running: dict[str, tuple[Any, asyncio.Future[Known]]] = {}  # with their inputs
 
     async def known(
@@ -43,9 +43,7 @@ class KeyedCalls:
                 return self._conflict(key, name)
             first = await asyncio.shield(running[1])
             if first.state == "done":
-                self._activation.events.emit(
-                    events.LedgerReplayed, self._activation.address.text, name, key
-                )
+                self.activation.events.emit(events.LedgerReplayed, self.address, name, key)
                 return first
         promise: asyncio.Future[Known] = asyncio.get_running_loop().create_future()
         self._running[key] = (given, promise)
@@ -61,7 +59,7 @@ class KeyedCalls:
         return known
 
     def _recorded(self, row: CallRow, key: str, name: str, input: str, effect: str) -> Known | None:
-        emit, agent = self._activation.events.emit, self._activation.address.text
+        emit, agent = self.activation.events.emit, self.address
         if json.decode(row.input) != json.decode(input):
             return self._conflict(key, name)
         if row.state == "done" and row.output is not None:
@@ -75,9 +73,7 @@ class KeyedCalls:
         return Known("unknown", error=f"It is not known whether this call has happened: {why}.")
 
     def _conflict(self, key: str, name: str) -> Known:
-        self._activation.events.emit(
-            events.LedgerConflict, self._activation.address.text, name, key
-        )
+        self.activation.events.emit(events.LedgerConflict, self.address, name, key)
         text = f"There was a call with the key {key!r} and another input. Nothing was done."
         return Known("failed", error=text)
 

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from outlast.agent.admission import Origin, noting
+from outlast.agent.commit import Commit
+from outlast.agent.part import Part
+from outlast.chat.inbox.sql import KEEP_ENTRIES, KEEP_STREAMS
 from outlast.core import json
-from outlast.host.life.activation import Activation
 from outlast.store.operations import BulkStatement, Operation, Query, Statement
 
 CallState = Literal["begun", "done", "failed", "unknown"]
@@ -85,35 +87,34 @@ class CallRow:
     output: str | None
 
 
-class Ledger:
+class Ledger(Part):
     """The calls of one agent. It makes operations; they ride in the commits of the stream."""
 
-    def __init__(self, activation: Activation) -> None:
-        self._activation = activation
-        self._agent = activation.address.text
+    def expire(self, commit: Commit, now: int) -> None:
+        commit.write((EXPIRE, (self.address, now - KEEP_STREAMS, now - KEEP_ENTRIES)))
 
     def begin(
         self, turn: str, id: str, name: str, effect: str, key: str | None, input: str
     ) -> Operation:
         """For the commit before the tool runs."""
-        now = self._activation.clock.now()
-        return _BEGIN, (self._agent, turn, id, name, effect, key, input, now)
+        now = self.activation.clock.now()
+        return _BEGIN, (self.address, turn, id, name, effect, key, input, now)
 
     def end(self, turn: str, id: str, state: CallState, output: str | None = None) -> Operation:
         """For the commit that stores the outcome."""
-        return _END, (self._agent, turn, id, state, output, self._activation.clock.now())
+        return _END, (self.address, turn, id, state, output, self.activation.clock.now())
 
     def release(self, key: str) -> Operation:
         """Whoever had this key has it no more."""
-        return _RELEASE, (self._agent, key)
+        return _RELEASE, (self.address, key)
 
     async def of_turn(self, turn: str) -> list[CallRow]:
-        found = await self._activation.store.fetch(_OF_TURN, self._agent, turn)
+        found = await self.activation.store.fetch(_OF_TURN, self.address, turn)
         return [CallRow(*values) for values in found]
 
     async def by_key(self, key: str) -> CallRow | None:
-        since = self._activation.clock.now() - KEEP_KEYS
-        found = await self._activation.store.fetch(_BY_KEY, self._agent, key, since)
+        since = self.activation.clock.now() - KEEP_KEYS
+        found = await self.activation.store.fetch(_BY_KEY, self.address, key, since)
         return CallRow(*found[0]) if found else None
 
 

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from outlast.agent.commit import Commit
+from outlast.agent.part import Part, Parts
 from outlast.agent.state.facts import Facts
 from outlast.chat.transcript import sql as rows
 from outlast.chat.transcript.shown import Shown, Stamp, stamp_of
 from outlast.chat.types import events
 from outlast.core import json
 from outlast.core.text import described
-from outlast.host.life.activation import Activation
 from outlast.store.base import Row
 from outlast.store.operations import Operation, Statement
 
@@ -37,7 +38,7 @@ def message_body(message: dict[str, Any]) -> str:
 
 @dataclass(slots=True)
 class Change:
-    """Messages to be stored, and the path as it will be: operations now, `Transcript.applied` then.
+    """Messages to be stored, and the path as it will be: for `Transcript.apply`.
 
     One at a time, under `Transcript.changing`: each builds on the one before.
     """
@@ -48,15 +49,14 @@ class Change:
     stamps: dict[str, Stamp] = field(default_factory=dict)  # of the messages that it writes
 
 
-class Transcript:
+class Transcript(Part):
     """The messages of one agent."""
 
-    FIRST_READS = (rows.LAST_NUMBER,)
+    first_reads = (rows.LAST_NUMBER,)
 
-    def __init__(self, activation: Activation, facts: Facts) -> None:
-        self._activation = activation
-        self._agent = activation.address.text
-        self._facts = facts
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._facts = parts[Facts]
         self._last_number = 0
         self.changing = asyncio.Lock()  # held from the making of a change until it is applied
         self._stamps: dict[str, Stamp] = {}  # of messages in the window
@@ -69,25 +69,25 @@ class Transcript:
 
     async def load(self) -> None:
         """Read the window, once per activation. Rows that cannot be read are left out."""
-        fetch = self._activation.fetch
-        last = await fetch(rows.LAST_NUMBER, self._agent)
+        fetch = self.activation.fetch
+        last = await fetch(rows.LAST_NUMBER, self.address)
         self._last_number = last[0][0] if last else 0
         leaf = self._facts.get(LEAF, None, None)
         self.leaf = leaf if isinstance(leaf, str) else None
         await self._load_path()
         if self._last_number and not self._stamps:
             self._damaged("the end of the conversation", "it is not known")
-            newest = await fetch(rows.NEWEST, self._agent)
+            newest = await fetch(rows.NEWEST, self.address)
             self.leaf = newest[0][0]
             await self._load_path()
         if not self.is_whole:
-            self._activation.events.emit(
-                events.HydrationWindowed, self._agent, len(self.path), WINDOW_BYTES
+            self.activation.events.emit(
+                events.HydrationWindowed, self.address, len(self.path), WINDOW_BYTES
             )
 
     def _damaged(self, what: str, error: str) -> None:
-        logger.error("%s: %s cannot be read: %s", self._agent, what, error)
-        self._activation.events.emit(events.StoredDamaged, self._agent, what, error)
+        logger.error("%s: %s cannot be read: %s", self.address, what, error)
+        self.activation.events.emit(events.StoredDamaged, self.address, what, error)
 
     async def _load_path(self) -> None:
         found = [] if self.leaf is None else await self._path_rows(self.leaf)
@@ -98,8 +98,8 @@ class Transcript:
     async def _path_rows(
         self, leaf: str, always: int = ALWAYS, most: int | None = None
     ) -> list[Row]:
-        agent, most = self._agent, WINDOW_BYTES if most is None else most
-        found = await self._activation.store.fetch(
+        agent, most = self.address, WINDOW_BYTES if most is None else most
+        found = await self.activation.store.fetch(
             rows.PATH, agent, leaf, agent, always, most, agent
         )
         seen: set[str] = set()
@@ -169,7 +169,7 @@ class Transcript:
             self._put(change, message, change.leaf, "settled", turn, statement)
             change.path.append(message)
             change.leaf = message["id"]
-        return self._with_leaf(change)
+        return change
 
     async def answering(
         self, message: dict[str, Any], under: str | None, *, status: str, turn: str
@@ -194,10 +194,10 @@ class Transcript:
             return change
         change.path = [*self.path[:at], message, *later]
         if later:
-            change.operations.append((rows.MOVE, (self._agent, later[0]["id"], message["id"])))
+            change.operations.append((rows.MOVE, (self.address, later[0]["id"], message["id"])))
             return change
         change.leaf = message["id"]
-        return self._with_leaf(change)
+        return change
 
     def replacing(self, message: dict[str, Any]) -> Change:
         """This message in place of the stored one with its id."""
@@ -210,7 +210,7 @@ class Transcript:
         for id, message in after.items():
             body = message_body(message)
             stamps[id] = stamp_of(id, body)
-            operations.append((rows.REPLACE, (self._agent, id, len(body), body)))
+            operations.append((rows.REPLACE, (self.address, id, len(body), body)))
         path = [after.get(each["id"], each) for each in change.path]
         return Change(operations, path, change.leaf, stamps)
 
@@ -241,14 +241,14 @@ class Transcript:
                 self._rewrite(change, message)
             else:
                 if place is not None:
-                    message = {**message, "id": self._activation.ids.new("message")}
+                    message = {**message, "id": self.activation.ids.new("message")}
                 if message["id"] == answer:
                     self._put(change, message, change.leaf, "interrupted", turn)
                 else:
                     self._put(change, message, change.leaf, "settled", None)
             change.path.append(message)
             change.leaf = message["id"]
-        return self._with_leaf(change)
+        return change
 
     def put_aside(
         self, change: Change, message: dict[str, Any], under: str | None, turn: str
@@ -258,7 +258,7 @@ class Transcript:
 
     def _rewrite(self, change: Change, message: dict[str, Any]) -> None:
         id, body = message["id"], message_body(message)
-        change.operations.append((rows.REPLACE, (self._agent, id, len(body), body)))
+        change.operations.append((rows.REPLACE, (self.address, id, len(body), body)))
         change.stamps[id] = stamp_of(id, body)
 
     async def branching(self, under: str) -> Change:
@@ -268,11 +268,11 @@ class Transcript:
             path = self.path[: ids.index(under) + 1]
         else:  # on another branch, or before the window
             path = self._messages(await self._path_rows(under))
-        return self._with_leaf(Change([], path, under))
+        return Change([], path, under)
 
     def clearing(self) -> Change:
         """Nothing is left, on no branch."""
-        return self._with_leaf(Change([(rows.CLEAR, (self._agent,))], [], None))
+        return Change([(rows.CLEAR, (self.address,))], [], None)
 
     def _put(
         self,
@@ -285,27 +285,30 @@ class Transcript:
     ) -> None:
         id, body = message["id"], message_body(message)
         self._last_number += 1
-        place = (self._agent, id, parent, self._last_number, message["role"])
-        made = (status, turn, len(body), body, self._activation.clock.now())
+        place = (self.address, id, parent, self._last_number, message["role"])
+        made = (status, turn, len(body), body, self.activation.clock.now())
         change.operations.append((statement, (*place, *made)))
         change.stamps[id] = stamp_of(id, body)
 
-    def _with_leaf(self, change: Change) -> Change:
-        if change.leaf != self.leaf:
-            change.operations.append(self._facts.operation(LEAF, json.encode(change.leaf)))
-        return change
+    def is_changed_by(self, change: Change) -> bool:
+        return bool(change.operations) or change.leaf != self.leaf
 
-    def applied(self, change: Change) -> None:
-        """The change is durable."""
+    def apply(self, commit: Commit, change: Change) -> None:
+        """Store a change; the conversation is that once the commit is durable."""
+        commit.write(*change.operations)
+        if change.leaf != self.leaf:
+            self._facts.put(commit, LEAF, json.encode(change.leaf))
+        commit.then(lambda: self._applied(change))
+
+    def _applied(self, change: Change) -> None:
         self.path, self.leaf = change.path, change.leaf
         self._stamps |= change.stamps
-        self._facts.remember(LEAF, json.encode(change.leaf))
         self._keep_within_window()
 
     def _keep_within_window(self) -> None:
         """Let go of the oldest messages once a quarter more than the window is in memory."""
         known = self._stamps
-        sizes = [stamp.size for stamp in self.shown().stamps]
+        sizes = [stamp.size for stamp in self.as_shown().stamps]
         total = sum(sizes)
         if total > WINDOW_BYTES * 1.25:
             drop = 0
@@ -320,7 +323,7 @@ class Transcript:
 
     # --- looking ---------------------------------------------------------------------------------
 
-    def shown(self) -> Shown:
+    def as_shown(self) -> Shown:
         """The window, as clients are shown it: the same object until the path is another one."""
         known = self._shown
         if known is None or known.messages is not self.path or known.is_whole != self.is_whole:
@@ -350,40 +353,40 @@ class Transcript:
         """Which of these are stored, on whatever branch."""
         if not ids:
             return set()
-        found = await self._activation.store.fetch(rows.known(len(ids)), self._agent, *ids)
+        found = await self.activation.store.fetch(rows.known(len(ids)), self.address, *ids)
         return {id for (id,) in found}
 
     async def get(self, id: str) -> dict[str, Any] | None:
-        found = await self._activation.store.fetch(rows.BY_ID, self._agent, id)
+        found = await self.activation.store.fetch(rows.BY_ID, self.address, id)
         return self._decoded(found[0]) if found else None
 
     async def place_of(self, id: str) -> tuple[str, str | None] | None:
         """The role and the parent of a message, on whatever branch; None: there is no such message."""
-        found = await self._activation.store.fetch(rows.PLACE, self._agent, id)
+        found = await self.activation.store.fetch(rows.PLACE, self.address, id)
         return (found[0][0], found[0][1]) if found else None
 
     async def turn_of(self, id: str) -> str | None:
         """The request that made a message; None: it was handed in."""
-        found = await self._activation.store.fetch(rows.TURN, self._agent, id)
+        found = await self.activation.store.fetch(rows.TURN, self.address, id)
         return found[0][0] if found else None
 
     async def branches(self, id: str) -> list[dict[str, Any]]:
         """The message and its siblings: the other answers, or the other questions, in its place."""
-        fetch = self._activation.store.fetch
-        found = await fetch(rows.BY_ID, self._agent, id)
+        fetch = self.activation.store.fetch
+        found = await fetch(rows.BY_ID, self.address, id)
         if not found:
             return []
         parent = found[0][1]
         siblings = await (
-            fetch(rows.ROOTS, self._agent)
+            fetch(rows.ROOTS, self.address)
             if parent is None
-            else fetch(rows.CHILDREN, self._agent, parent)
+            else fetch(rows.CHILDREN, self.address, parent)
         )
         return [message for row in siblings if (message := self._decoded(row)) is not None]
 
     async def forks(self) -> dict[str, list[str]]:
         """The messages of the path that have others in their place: all of these, in order."""
-        found = await self._activation.store.fetch(rows.FORKS, self._agent)
+        found = await self.activation.store.fetch(rows.FORKS, self.address)
         siblings: dict[str | None, list[str]] = {}
         for id, parent in found:
             siblings.setdefault(parent, []).append(id)
@@ -393,6 +396,6 @@ class Transcript:
 
     async def newest_below(self, id: str) -> str | None:
         """The last message that was stored below this one, or itself; None: there is no such message."""
-        agent = self._agent
-        found = await self._activation.store.fetch(rows.NEWEST_BELOW, agent, id, agent)
+        agent = self.address
+        found = await self.activation.store.fetch(rows.NEWEST_BELOW, agent, id, agent)
         return found[0][0] if found else None

@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from outlast.agent.commit import Commits
+from outlast.agent.part import Parts
 from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.inbox.origin import AUTO
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.repair import needs_closing, open_calls, repaired
 from outlast.chat.message.tool_part import tool_name
-from outlast.chat.stream.stream import Stream
-from outlast.chat.tools.pending import AUTO
+from outlast.chat.stream.reading import Streams
 from outlast.chat.transcript.transcript import Change, Transcript
+from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.part_repair import PartRepair, mark_of, without_mark
 from outlast.chat.turn.turn import Turn
 from outlast.chat.types import events
 from outlast.core import json
 from outlast.core.errors import CommitRefused
 from outlast.core.text import described
-from outlast.host.life.activation import Activation
 
 logger = logging.getLogger("outlast.chat")
 
 
-class Claims:
+class Claims(ChatPart):
     """The beginnings of the turns of one agent."""
 
-    def __init__(
-        self,
-        activation: Activation,
-        commits: Commits,
-        inbox: Inbox,
-        transcript: Transcript,
-        repair: PartRepair,
-    ) -> None:
-        self._activation = activation
-        self._agent = activation.address.text
-        self._commits = commits
-        self._inbox = inbox
-        self._transcript = transcript
-        self.repair = repair
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._inbox = parts[Inbox]
+        self._transcript = parts[Transcript]
+        self._streams = parts[Streams]
+        self._repair = parts[PartRepair]
 
     async def new(self, entry: EntryRow) -> list[dict[str, Any]]:
         """The entry's messages that are not stored yet."""
@@ -59,50 +51,50 @@ class Claims:
 
         A submission that is cancelled before its turn leaves nothing behind.
         """
-        if entry.messages is None or entry.origin == "submission":
+        if entry.messages is None or not self._inbox.origins[entry.origin].keeps_messages:
             return None
         if entry.kind == "regenerate":  # another text for a message
             found = await self._place(entry)
             return None if found is None else found[0]
         return self._transcript.appending(await self.new(entry))
 
-    async def claim(self, entry: EntryRow, stream_of: Callable[[EntryRow], Stream]) -> Turn | None:
+    async def claim(self, entry: EntryRow) -> Turn | None:
         """Claim an entry and apply it. None: there is nothing to answer.
 
-        What is not in memory is taken for new, and stored on that condition: a look at the store first
-        would cost a round trip of every turn.
+        The caller holds `Transcript.changing`. What is not in memory is taken for new, and stored on that
+        condition: a look at the store first would cost a round trip of every turn.
         """
         try:
-            return await self._claim(entry, stream_of, is_sure=False)
+            return await self._claim(entry, is_sure=False)
         except CommitRefused:
             known = await self._transcript.known([each["id"] for each in _messages(entry)])
             if not known:
                 raise
-            return await self._claim(entry, stream_of, is_sure=True)
+            return await self._claim(entry, is_sure=True)
 
-    async def _claim(
-        self, entry: EntryRow, stream_of: Callable[[EntryRow], Stream], *, is_sure: bool
-    ) -> Turn | None:
-        transcript = self._transcript
+    async def _claim(self, entry: EntryRow, *, is_sure: bool) -> Turn | None:
         found = await self._place(entry, is_sure=is_sure)
         if found is None:
             return None
         change, under, begun = found
-        message_id = begun["id"] if begun is not None else self._activation.ids.new("message")
+        message_id = begun["id"] if begun is not None else self.activation.ids.new("message")
         change, closed = await self._repaired(change, closes=entry.origin != AUTO)
         if begun is not None:
             begun = change.path[-1]
-        running, operation = self._inbox.claim(entry, under, message_id)
-        await self._commits.commit([operation, *change.operations])
-        transcript.applied(change)
+        commit = self.commits.new()
+        running = self._inbox.claim(commit, entry, under, message_id)
+        stream = self._streams.of(entry)
+        commit.undo(lambda: self._streams.drop_unread(entry.id))
+        turn = Turn(self.address, running, stream, message_id=message_id, under=under, begun=begun)
+        turn.repaired = tuple(closed)
+        self._transcript.apply(commit, change)
+        for claimed in self.parts.having("claimed"):
+            claimed(commit, turn)
+        await commit.stored()
         now = self._inbox.current(entry)
         if now is None:
             raise CommitRefused("it was ended while it was being claimed")
-        self._inbox.claimed(running)
-        stream = stream_of(running)
-        stream.open_for(running.attempt, self._activation.submit)
-        turn = Turn(self._agent, running, stream, message_id=message_id, under=under, begun=begun)
-        turn.repaired = tuple(closed)
+        stream.open_for(running.attempt, self.activation.submit)
         if now.cancelled is not None:
             turn.abort.set(now.cancelled)
         return turn
@@ -155,12 +147,12 @@ class Claims:
         try:
             changed, closed = repaired(change.path) if closes else ([], [])
         except Exception as error:  # what is stored may be anything
-            logger.exception("%s: the conversation cannot be repaired", self._agent)
-            self._activation.events.emit(
-                events.StoredDamaged, self._agent, "the conversation", described(error)
+            logger.exception("%s: the conversation cannot be repaired", self.address)
+            self.activation.events.emit(
+                events.StoredDamaged, self.address, "the conversation", described(error)
             )
             return change, []
-        if self.repair.is_wanted:
+        if self._repair.is_wanted:
             changed, asked = await self._by_agent(change.path, changed, closes)
             closed += [id for id in asked if id not in closed]
         return (self._transcript.with_replaced(change, changed) if changed else change), closed
@@ -184,7 +176,7 @@ class Claims:
             for place in places:
                 before, part = stored["parts"][place], without_mark(parts[place])
                 shown = {**before, "input": part.get("input", {})}
-                made = await self.repair.made_of(shown)
+                made = await self._repair.made_of(shown)
                 if made is not None:
                     asked.append(str(before.get("toolCallId")))
                 parts[place] = part if made is None else made

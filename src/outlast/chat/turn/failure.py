@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Protocol
 
+from outlast.agent.part import Parts
 from outlast.chat.model.errors import ModelFailed, shown_to_users
 from outlast.chat.types import events
-from outlast.chat.types.contexts import ChatErrorContext, told
+from outlast.chat.types.contexts import ChatErrorContext
 from outlast.core.errors import OutlastError
-from outlast.core.events import Events
+from outlast.core.hooks import call_hook
 from outlast.core.text import described, storable
 
 logger = logging.getLogger("outlast.chat")
-
-
-class Judging(Protocol):
-    """What an agent may say about an error."""
-
-    def on_chat_error(self, error: Exception, context: ChatErrorContext) -> Any: ...
-    def classify_chat_error(self, error: Exception, context: ChatErrorContext) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +40,15 @@ def log_failure(agent: str, request_id: str, failure: BaseException) -> None:
 
 
 async def reported(
-    agent: Judging,
-    address: str,
-    failure: Exception,
-    context: ChatErrorContext,
-    emitter: Events,
-    *,
-    default: str | None = None,
+    parts: Parts, failure: Exception, context: ChatErrorContext, *, default: str | None = None
 ) -> Failure:
     """Emit the event, ask `on_chat_error`, and return the texts to store.
 
     The text of what the hook returns is shown. If it returns None or the error itself, `default` is, or a
     text without any details.
     """
-    emitter.emit(
+    emit, address = parts.activation.events.emit, parts.activation.address.text
+    emit(
         events.ChatRequestFailed,
         address,
         context.request_id or "",
@@ -69,10 +57,10 @@ async def reported(
         error=described(failure),
     )
     if context.stage not in ("parse", "persist"):
-        emitter.emit(events.MessageFailed, address, context.request_id or "", described(failure))
+        emit(events.MessageFailed, address, context.request_id or "", described(failure))
     shown = ""
     try:
-        after = await told(agent.on_chat_error, failure, context)
+        after = await call_hook(parts.agent.on_chat_error, failure, context)
         if after is not None and after is not failure:
             shown = storable(str(after))
     except Exception:  # a mistake in the hook: its text is not meant for users

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from outlast.agent.part import Part, Parts
 from outlast.chat.message.chunk_json import METADATA_KEY, encoded
 from outlast.chat.message.rebuild import rebuilt
 from outlast.chat.message.repair import check_repaired
-from outlast.chat.message.tool_part import Part, is_settled, tool_name
-from outlast.chat.types.contexts import is_overridden, told
+from outlast.chat.message.tool_part import Part as ToolPart
+from outlast.chat.message.tool_part import is_settled, tool_name
 from outlast.core import json
+from outlast.core.hooks import call_hook, is_overridden
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -32,32 +34,32 @@ Mark = Literal["due", "asked"]
 class Repairing(Protocol):
     """What is asked of the agent."""
 
-    def repair_interrupted_tool_part(self, part: Part) -> Any: ...
+    def repair_interrupted_tool_part(self, part: ToolPart) -> Any: ...
 
 
-class PartRepair:
+class PartRepair(Part):
     """The hook of one agent. It can break nothing: what makes no sense is logged, and not used."""
 
-    def __init__(self, agent: Repairing, address: str) -> None:
-        self._hook = agent.repair_interrupted_tool_part
-        self._address = address
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._hook = parts.agent.repair_interrupted_tool_part
         self.is_wanted = is_overridden(self._hook)
 
-    async def made_of(self, part: Part) -> Part | None:
+    async def made_of(self, part: ToolPart) -> ToolPart | None:
         """What takes the place of this part; None: it stays."""
         try:
-            made = await told(self._hook, without_mark(part))
+            made = await call_hook(self._hook, without_mark(part))
             if made is None:
                 return None
-            stored: Part = json.decode(json.encode(check_repaired(made), "part"))
+            stored: ToolPart = json.decode(json.encode(check_repaired(made), "part"))
         except Exception:  # a conversation does not end with it
-            logger.exception("%s: repair_interrupted_tool_part", self._address)
+            logger.exception("%s: repair_interrupted_tool_part", self.address)
             return None
         if stored == without_mark(part):
             return None
         return marked(stored, "asked") if is_unknown(stored) else stored
 
-    def unasked(self, said: Mapping[str, Any], begun: Mapping[str, Any] | None) -> list[Part]:
+    def unasked(self, said: Mapping[str, Any], begun: Mapping[str, Any] | None) -> list[ToolPart]:
         """The calls of a turn that are unknown, and that the agent has not been asked about."""
         if not self.is_wanted:
             return []
@@ -93,13 +95,13 @@ def is_unknown(part: Mapping[str, Any]) -> bool:
     return is_open and _ours(part).get("outcome") == "unknown"
 
 
-def with_replaced(message: dict[str, Any], replaced: Mapping[str, Part]) -> list[str]:
+def with_replaced(message: dict[str, Any], replaced: Mapping[str, ToolPart]) -> list[str]:
     """The chunks after which a client shows this message with other parts in the places of calls."""
     parts = [replaced.get(str(part.get("toolCallId")), part) for part in message["parts"]]
     return [encoded(chunk) for chunk in rebuilt({**message, "parts": parts})]
 
 
-def without_calls(response: ModelResponse, replaced: Mapping[str, Part]) -> ModelResponse:
+def without_calls(response: ModelResponse, replaced: Mapping[str, ToolPart]) -> ModelResponse:
     """The same answer, in which a call that has become a text is that text."""
     from pydantic_ai.messages import TextPart, ToolCallPart
 
@@ -118,14 +120,14 @@ def mark_of(part: Mapping[str, Any]) -> Any:
     return _ours(part).get(MARK)
 
 
-def marked(part: Part, mark: Mark) -> Part:
+def marked(part: ToolPart, mark: Mark) -> ToolPart:
     metadata = part.get("resultProviderMetadata")
     known = metadata if isinstance(metadata, dict) else {}
     ours = {**_ours(part), MARK: mark}
     return {**part, "resultProviderMetadata": {**known, METADATA_KEY: ours}}
 
 
-def without_mark(part: Part) -> Part:
+def without_mark(part: ToolPart) -> ToolPart:
     """The same, as it was before it was marked."""
     ours = {name: value for name, value in _ours(part).items() if name != MARK}
     metadata = part.get("resultProviderMetadata")
@@ -143,7 +145,7 @@ def _ours(part: Mapping[str, Any]) -> dict[str, Any]:
     return ours if isinstance(ours, dict) else {}
 
 
-def _calls(message: Mapping[str, Any]) -> dict[Any, Part]:
+def _calls(message: Mapping[str, Any]) -> dict[Any, ToolPart]:
     parts = message.get("parts")
     found = parts if isinstance(parts, list) else []
     return {part.get("toolCallId"): part for part in found if tool_name(part) is not None}

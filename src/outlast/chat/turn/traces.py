@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from outlast.host.life.activation import Activation
-from outlast.store.operations import BulkStatement, Operation, Query, Statement
+from outlast.agent.commit import Commit
+from outlast.chat.turn.part import ChatPart
+from outlast.chat.turn.turn import Turn
+from outlast.store.operations import BulkStatement, Query, Statement
 
 _REMEMBER = Statement(
     "traces remember",
@@ -31,11 +33,16 @@ EXPIRE = BulkStatement(
 )
 
 
-def remembering(agent: str, turn: str, parent: str) -> Operation:
-    """For a commit of the turn's stream. The first one counts."""
-    return _REMEMBER, (agent, turn, parent)
+class Traces(ChatPart):
+    """The traces of one agent's turns."""
 
+    def remember(self, turn: Turn, parent: str) -> None:
+        """In the next commit of the turn's stream. The first one counts."""
+        turn.stream.attach((_REMEMBER, (self.address, turn.request_id, parent)))
 
-async def parent_of(activation: Activation, turn: str) -> str | None:
-    found = await activation.store.fetch(_PARENT, activation.address.text, turn)
-    return found[0][0] if found else None
+    async def parent_of(self, turn: str) -> str | None:
+        found = await self.activation.store.fetch(_PARENT, self.address, turn)
+        return found[0][0] if found else None
+
+    def expire(self, commit: Commit, now: int) -> None:
+        commit.write((EXPIRE, (self.address,)))

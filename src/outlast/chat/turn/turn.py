@@ -58,6 +58,10 @@ class TurnAborted(Exception):
     """The turn was stopped; what it has said is kept. Never leaves `outlast`."""
 
 
+class PutBack(Exception):
+    """The turn is left to another process, before anything was said. Never leaves `outlast`."""
+
+
 class Turn:
     """The work that answers one entry of the inbox. Facts about a turn live here, not on the agent."""
 

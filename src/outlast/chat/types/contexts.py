@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,23 +15,6 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ThinkingPart
     from pydantic_ai.models import Model
     from pydantic_ai.usage import RequestUsage
-
-
-async def told(hook: Callable[..., Any], *arguments: Any) -> Any:
-    """What a hook returns, whether it is `async def` or plain. A cancellation of its own is its error."""
-    try:
-        answer = hook(*arguments)
-        return await answer if inspect.isawaitable(answer) else answer
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():  # somebody stops us
-            raise
-        raise RuntimeError("the code of a hook or of a tool was cancelled") from error
-
-
-def is_overridden(hook: Callable[..., Any]) -> bool:
-    """Whether a hook is the user's own: the base class's does nothing, and need not be called."""
-    return getattr(hook, "__module__", None) != "outlast.chat.hooks"
 
 
 # --- steps ---------------------------------------------------------------------------------------

@@ -31,8 +31,9 @@ from urllib.parse import unquote, unquote_to_bytes
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from outlast.agent.gateway import handle_request
 from outlast.agent.rpc import FinalText, answers, rpc_methods
-from outlast.chat.gateway import Serving
+from outlast.chat.gateway import chat_of, is_chat
 from outlast.core import json
 from outlast.core.clock import seconds
 from outlast.core.errors import OutlastError, PublicError, RpcRefused, SubmissionConflict
@@ -90,8 +91,10 @@ async def _report(host: Host, request: Request, target: Target, error: Exception
     """A message could not be stored. The agent that it was for was discarded."""
     with contextlib.suppress(OutlastError):
         async with host.using(target.address) as agent:
-            if isinstance(serving := getattr(agent, "_serving", None), Serving):
-                await serving.refused(error, request.headers.get("idempotency-key"), "persist")
+            if is_chat(agent):
+                await chat_of(agent).refused(
+                    error, request.headers.get("idempotency-key"), "persist"
+                )
 
 
 async def _route(
@@ -100,12 +103,15 @@ async def _route(
     rest, method = target.rest, request.method
     if method in ("GET", "HEAD") and rest and rest[-1] == "get-messages":
         return await _messages(agent, request, limits)
-    if hasattr(agent, "_serving"):
+    if is_chat(agent):
         found = await _chat(host, agent, request, target, limits)
         if found is not None:
             return found
     if method == "POST" and len(rest) == 2 and rest[0] == "rpc":
         return await _call(host, target.address, agent, rest[1], request, limits)
+    response = await handle_request(agent, request, rest)
+    if isinstance(response, Response):
+        return response
     hook = getattr(agent, "on_request", None)
     if hook is not None:
         made = await hook(request)
@@ -117,17 +123,18 @@ async def _route(
 async def _messages(agent: Any, request: Request, limits: Limits) -> Response:
     """The newest messages that fit, or those before one."""
     before = request.query_params.get("before")
-    if not hasattr(agent, "_serving"):
+    if not is_chat(agent):
         return _json("[]", earlier=False)
     if before is None:
-        shown = agent._serving.shown()
+        shown = chat_of(agent).messages()
     else:
         limit = request.query_params.get("limit", "")
         most = limits.transcript_messages
         count = min(int(limit), most) if limit.isdecimal() and len(limit) < 10 else most
-        shown = await agent._serving.earlier(before, limits.transcript, max(1, count))
-        if shown is None:
+        earlier = await chat_of(agent).earlier(before, limits.transcript, max(1, count))
+        if earlier is None:
             raise Refused(404, "There is no such message.")
+        shown = earlier
     window = Outgoing(request.state.base, limits).window(shown)
     return _json(window.text, earlier=window.has_earlier)
 
@@ -140,7 +147,7 @@ def _json(text: str, *, earlier: bool) -> Response:
 
 async def _content(agent: Any, message_id: str, key: str) -> Response:
     """A value that clients are sent the URL of."""
-    part = await agent._serving.content(unquote(message_id), unquote(key))
+    part = await chat_of(agent).content(unquote(message_id), unquote(key))
     if part is None:
         raise Refused(404, "There is no such content.")
     if "output" in part:
@@ -181,7 +188,7 @@ async def _chat(
             return Response(status_code=204)
         case "GET", ("chat", "branches"):
             return JSONResponse(
-                {"branches": await agent._serving.forks()}, headers={"cache-control": "no-store"}
+                {"branches": await chat_of(agent).forks()}, headers={"cache-control": "no-store"}
             )
         case "POST", ("chat", "branch"):
             body = await _body(request, limits)
@@ -268,7 +275,7 @@ async def _ask(
         if wanted.problem is not None:
             raise Refused(413, wanted.problem)
     except (Refused, Unreadable) as error:
-        text = await agent._serving.refused(error, id, "parse", default=str(error))
+        text = await chat_of(agent).refused(error, id, "parse", default=str(error))
         raise Refused(error.status if isinstance(error, Refused) else 400, text) from None
     _check_pending(agent, limits)
     _check_room(request)
@@ -276,7 +283,7 @@ async def _ask(
         going_on, answered = await _answered(agent, body["messages"], wanted.client_tools)
         if going_on is not None:
             answer = _last_answer(agent)
-            stream = await agent._asking.stream(going_on)
+            stream = await chat_of(agent).stream(going_on)
             return EventStream(
                 host,
                 target.address,
@@ -288,7 +295,7 @@ async def _ask(
                 continues=str(answer.get("id")),
             )
     try:
-        entry, _ = await agent._serving.ask(
+        entry, _ = await chat_of(agent).ask(
             wanted.id,
             wanted.messages,
             regenerates=wanted.regenerates,
@@ -302,13 +309,13 @@ async def _ask(
     except Exception as error:
         is_invalid = isinstance(error, TypeError | ValueError)
         default = str(error) if is_invalid else None
-        text = await agent._serving.refused(error, id, "persist", default=default)
+        text = await chat_of(agent).refused(error, id, "persist", default=default)
         if is_invalid:
             raise Refused(400, text) from None
         raise
     if entry is None:
         raise Refused(409, "Another message is being answered.")
-    stream = await agent._asking.stream(entry)
+    stream = await chat_of(agent).stream(entry)
     return EventStream(host, target.address, request, limits, stream, id=entry.id)
 
 
@@ -324,8 +331,7 @@ async def _answered(agent: Any, shown: list[Any], tools: list[Any] | None) -> tu
                 await _answered_call(agent, part, tools)
     except (TypeError, ValueError) as problem:
         raise Refused(400, str(problem)) from None
-    auto = (entry for entry in agent._inbox.open if entry.origin == "auto")
-    return next(auto, None), answered
+    return next(iter(chat_of(agent).continuations()), None), answered
 
 
 async def _answered_call(agent: Any, part: dict[str, Any], tools: list[Any] | None) -> None:
@@ -347,7 +353,7 @@ async def _answered_call(agent: Any, part: dict[str, Any], tools: list[Any] | No
 
 
 def _check_pending(agent: Any, limits: Limits) -> None:
-    if len(agent._inbox.open) >= limits.pending:
+    if chat_of(agent).waiting >= limits.pending:
         raise Refused(429, "Too many messages wait for an answer.")
 
 
@@ -361,19 +367,19 @@ async def _resume(
 ) -> Response:
     _check_room(request)
     wanted = request.query_params.get("requestId")
-    situation = agent._serving.situation()
+    situation = chat_of(agent).situation()
     if wanted is None and situation.started is not None:
         wanted = situation.started.request_id
     if wanted is None and situation.waiting:
         wanted = situation.waiting[0]
     base = _last_answer(agent)
-    entry = None if wanted is None else await agent._inbox.get(wanted)
+    entry = None if wanted is None else await chat_of(agent).entry(wanted)
     if entry is None:
         return Response(status_code=204)
     last = request.headers.get("last-event-id", "")
     after = int(last) + 1 if last.isdecimal() and len(last) < 16 else 0
     before: list[str] = []
-    stream = await agent._asking.stream(entry)
+    stream = await chat_of(agent).stream(entry)
     if not after:
         after = begins_at(stream.chunks)
         if entry.kind == "continue" and entry.ended_at is None and base["parts"]:
@@ -394,13 +400,13 @@ async def _resume(
 
 def _last_answer(agent: Any) -> dict[str, Any]:
     """The last message of the assistant; one without parts when there is none."""
-    return agent._serving.shown().answer or {"parts": []}
+    return chat_of(agent).messages().answer or {"parts": []}
 
 
 async def _stop(agent: Any, request: Request, limits: Limits) -> Response:
     body = await _body(request, limits)
     id = body.get("requestId")
-    started = agent._serving.situation().started
+    started = chat_of(agent).situation().started
     if not isinstance(id, str):
         id = None if started is None else started.request_id
     stopped = id is not None and await agent.cancel_chat(id, "The user has stopped it.")
@@ -450,7 +456,7 @@ async def _submit(agent: Any, request: Request, limits: Limits) -> Response:
         raise Refused(400, refused)
     _check_pending(agent, limits)
     try:
-        made = await agent._serving.submit(
+        made = await chat_of(agent).submit(
             messages,
             key=request.headers.get("idempotency-key"),
             metadata=body.get("metadata"),

@@ -10,13 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from outlast.chat.gateway import Serving, StoredTurn
+from outlast.chat.gateway import ChatGateway, StoredTurn
 from outlast.chat.message.results import TurnEnd
 from outlast.chat.stream.stream import Passing
 from outlast.chat.transcript.shown import Shown
-from outlast.chat.types.notices import (
+from outlast.chat.turn.notices import (
     Accepted,
     Cleared,
     Ended,
@@ -54,6 +54,7 @@ class Live:
         self.shown: Show = started.shown
         self.at = 0  # what everybody who follows has been told
         self.followers: set[Connection] | None = None  # who has been told everything
+        self.ended: Ended | None = None  # how, once that is durable
         self.is_cleared = False
         self._message_id = started.message_id
         self._outgoing = outgoing
@@ -92,7 +93,6 @@ class ChatRoom:
         self.owners: dict[str, Connection] = {}  # by the requests that they made
         self.continuations: set[str] = set()  # of these requests, those that go on with a message
         self.clearing: Connection | None = None  # who clears, and knows it
-        self._last_told: str | None = None  # the turn whose end was told last
 
     @property
     def live(self) -> Live | None:
@@ -100,11 +100,8 @@ class ChatRoom:
 
     # --- who comes and goes ----------------------------------------------------------------------
 
-    def join(self, connection: Connection, agent: Any) -> None:
-        serving = getattr(agent, "_serving", None)
-        if serving is None:
-            return
-        started, waiting, _, recovering = serving.situation()
+    def join(self, connection: Connection, gateway: ChatGateway) -> None:
+        started, waiting, _, recovering = gateway.situation()
         self._find(started)
         self._hint(connection, recovering)
         if self.live is not None and self.live.has_begun:
@@ -114,8 +111,8 @@ class ChatRoom:
             id = waiting[0] if self.live is None else self.live.id
             connection.send(frames.frame(frames.PENDING, id=id))
             connection.parked = True
-        shown = serving.shown()
-        if len(shown) or serving.is_used:  # in a new conversation nobody can be behind
+        shown = gateway.messages()
+        if len(shown) or gateway.is_used:  # in a new conversation nobody can be behind
             self._transcripts.join(connection, shown)
 
     def _hint(self, connection: Connection, recovering: bool) -> None:
@@ -146,8 +143,11 @@ class ChatRoom:
                 if all(live.stream is not stream for live in self._turns):  # not another attempt
                     self._follow(notice)
             case Ended(request_id=id):
-                if not self._is_told(id):
-                    self._end_untold(notice)
+                live = next((each for each in self._turns if each.id == id), None)
+                if live is not None:  # once its last chunks are sent
+                    live.ended = notice
+                else:
+                    self._end_unseen(notice)
             case MessageUpdated(message=message):
                 self._room.send(frames.message_updated(self._outgoing.message(message)))
             case TranscriptChanged(shown=shown):
@@ -169,9 +169,9 @@ class ChatRoom:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._tell(), name="chat room")
 
-    def tell_one(self, connection: Connection, serving: Serving) -> None:
+    def tell_one(self, connection: Connection, gateway: ChatGateway) -> None:
         """Send one connection the conversation as it is."""
-        self._transcripts.tell(serving.shown(), [connection])
+        self._transcripts.tell(gateway.messages(), [connection])
 
     def _find(self, started: Started | None) -> None:
         """Follow a turn that began when nobody was here, or that is about to be told."""
@@ -191,10 +191,10 @@ class ChatRoom:
                 async for seq, chunks in live.stream.batches(live.at):
                     self._tell_chunks(live, seq, chunks)
                 self._turns.popleft()
-                if live.stream.end is None:  # not the turn is over, but the agent here
+                if live.ended is None:  # not the turn is over, but the agent here
                     self._room.send_away(TRY_AGAIN)
                     return
-                self._end(live, live.stream.end)
+                self._end(live, live.ended.end)
         finally:
             if self._task is asyncio.current_task():  # not when somebody else has come meanwhile
                 self._task = None
@@ -219,7 +219,6 @@ class ChatRoom:
 
     def _end(self, live: Live, end: TurnEnd) -> None:
         """The transcript first, for whoever hears that the turn is over goes on typing."""
-        self._last_told = live.id
         for connection in self._room.connections:
             if connection.offered == live.id:
                 connection.offered = None
@@ -246,12 +245,8 @@ class ChatRoom:
         if shown.answer is not None:
             self._room.send(frames.message_updated(self._outgoing.message(shown.answer)))
 
-    def _is_told(self, id: str) -> bool:
-        """Whether a turn was followed here, to its end or so far."""
-        return id == self._last_told or any(live.id == id for live in self._turns)
-
-    def _end_untold(self, ended: Ended) -> None:
-        """One that never began, or that began in another life and was interrupted."""
+    def _end_unseen(self, ended: Ended) -> None:
+        """A turn that never began, or that began in another process and was interrupted."""
         responses = Responses(ended.request_id, continuation=ended.continuation)
         shown = ended.shown()
         self._transcripts.tell(shown, self._room.connections)
@@ -290,7 +285,7 @@ class ChatRoom:
         self,
         connection: Connection,
         probe: str | None,
-        serving: Serving,
+        gateway: ChatGateway,
         *,
         just_asked: str | None = None,
     ) -> None:
@@ -299,7 +294,7 @@ class ChatRoom:
         `just_asked`: the request that the same client has sent together with this, as one that sends a
         message while it is mounted does. It reads that answer, which must not come twice.
         """
-        started, waiting, failed, recovering = serving.situation()
+        started, waiting, failed, recovering = gateway.situation()
         self._hint(connection, recovering)  # what was told on connect may have come too early
         self._find(started)
         live = self.live
@@ -328,9 +323,9 @@ class ChatRoom:
         mine = (each for each in self._room.connections if each.id == owner.id)
         return any(not each.is_closing for each in mine)
 
-    async def resume(self, connection: Connection, id: str, serving: Serving) -> None:
+    async def resume(self, connection: Connection, id: str, gateway: ChatGateway) -> None:
         """A client wants what it was offered."""
-        started, waiting, _, _ = serving.situation()
+        started, waiting, _, _ = gateway.situation()
         self._find(started)
         live = next((each for each in self._turns if each.id == id), None)
         if connection.is_replaying(id):
@@ -347,7 +342,7 @@ class ChatRoom:
             connection.parked = connection.probing = True
             connection.send(frames.frame(frames.PENDING, id=id))
             return
-        stored = await serving.stored(id)
+        stored = await gateway.stored(id)
         if stored is None:
             connection.send(Responses(id, continuation=False).done(replay=True))
         else:

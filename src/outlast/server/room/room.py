@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from outlast.agent.agent import parts_of
+from outlast.agent.gateway import greetings
 from outlast.agent.notices import Broadcast, StateChanged
+from outlast.agent.state.state import State
+from outlast.chat.gateway import chat_of, is_chat
 from outlast.host.address import Address
 from outlast.host.notices import Lost, Notice
 from outlast.server.limits import Limits
@@ -31,15 +35,18 @@ class Room:
 
     def join(self, connection: Connection, agent: Any) -> None:
         """Tell a new connection where it is, and what is going on. Without a pause: nothing is missed."""
-        state = agent._state_text()
+        state = parts_of(agent)[State].text()
         kind, follows = kebab(self.address.kind), state is not None
         limits = self.limits.shown()
         connection.send(frames.identity(self.address.name, kind, limits, state_follows=follows))
         if state is not None:
             connection.send(frames.state(state))
         connection.send(frames.mcp_servers())
+        for text in greetings(agent):
+            connection.send(text)
         self.connections.append(connection)
-        self.chat.join(connection, agent)
+        if is_chat(agent):
+            self.chat.join(connection, chat_of(agent))
 
     def leave(self, connection: Connection) -> None:
         if connection in self.connections:

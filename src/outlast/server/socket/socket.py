@@ -16,8 +16,11 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from outlast.agent.agent import Agent
+from outlast.agent.agent import Agent, parts_of
+from outlast.agent.gateway import handle_frame
 from outlast.agent.rpc import FinalText, answers, rpc_methods
+from outlast.agent.state.state import State
+from outlast.chat.gateway import chat_of, is_chat
 from outlast.core import json
 from outlast.core.errors import HostStopped, OutlastError, PublicError, RpcRefused
 from outlast.core.text import described
@@ -96,7 +99,7 @@ class Socket:
         async with self._host.using(address, may_make=may_make) as hosted:
             agent: Any = hosted
             yield agent
-            self._is_made = agent._activation.making is None
+            self._is_made = parts_of(agent).activation.making is None
 
     async def left(self) -> None:
         """The connection is gone."""
@@ -128,7 +131,7 @@ class Socket:
         kind = frame.get("type") if isinstance(frame, dict) else None
         handler = _HANDLERS.get(kind) if isinstance(kind, str) else None
         if handler is None:
-            return await self._other(text)
+            return await self._other(text, frame if isinstance(kind, str) else None)
         return await self._handle(handler, frame)
 
     async def _handle(self, handler: Handler, frame: dict[str, Any]) -> None:
@@ -164,10 +167,12 @@ class Socket:
                 "%s: a frame of %d characters is too large", self._room.address, len(text)
             )
 
-    async def _other(self, text: str) -> None:
-        """What the protocol does not know is the application's."""
+    async def _other(self, text: str, frame: dict[str, Any] | None = None) -> None:
+        """What the protocol does not know is a battery's, or else the application's."""
         try:
             async with self._using() as agent:
+                if frame is not None and await handle_frame(agent, self._connection, frame):
+                    return
                 await _called(agent, "on_message", self._connection, text)
         except Exception:
             logger.exception("%s: on_message raised", self._room.address)
@@ -183,7 +188,7 @@ class Socket:
             return
         try:
             async with self._using() as agent:
-                await agent._change_state(frame["state"], self._connection)
+                await parts_of(agent)[State].change(frame["state"], self._connection)
         except NOT_STORED as error:
             logger.warning("%s: a state was not stored: %s", self._room.address, error)
             self._connection.send(frames.frame(frames.STATE_ERROR, error=TEXT))
@@ -241,7 +246,7 @@ class Socket:
     async def _chatting(self) -> AsyncIterator[Any]:
         """The agent, in memory; `NotChatting` if it is none for chats."""
         async with self._using() as agent:
-            if not hasattr(agent, "_serving"):
+            if not is_chat(agent):
                 raise NotChatting(f"{self._room.address} is not a chat agent")
             yield agent
 
@@ -261,9 +266,9 @@ class Socket:
         id = id if isinstance(id, str) and id else None
         async with self._chatting_or_told(id) as agent:
             known = id if id is not None and len(id) <= MAX_ID else None
-            text = await agent._serving.refused(failure, known, "parse")
+            text = await chat_of(agent).refused(failure, known, "parse")
             # A request that is being answered gets its own end.
-            if id is not None and agent._inbox.open_one(id) is None:
+            if id is not None and not chat_of(agent).is_open(id):
                 self._fail(id, text)
 
     @asynccontextmanager
@@ -294,9 +299,9 @@ class Socket:
         """
         try:
             async with self._chatting() as agent:
-                if await agent._inbox.get(id) is not None:
+                if await chat_of(agent).entry(id) is not None:
                     return None
-                return str(await agent._serving.refused(error, id, "persist", default=TEXT))
+                return str(await chat_of(agent).refused(error, id, "persist", default=TEXT))
         except OutlastError:
             return None
 
@@ -305,19 +310,18 @@ class Socket:
 
     async def _ask(self, agent: Any, request: Asked) -> None:
         chat, connection = self._room.chat, self._connection
-        waiting = agent._inbox
-        is_open = waiting.open_one(request.id) is not None
+        gateway = chat_of(agent)
         if request.problem is not None:
             await self._refused({"id": request.id}, failure=TooMuch(request.problem))
             return
-        if len(waiting.open) >= self._limits.pending and not is_open:
-            text = await agent._serving.refused(TooMuch(TOO_MANY), request.id, "persist")
+        if gateway.waiting >= self._limits.pending and not gateway.is_open(request.id):
+            text = await gateway.refused(TooMuch(TOO_MANY), request.id, "persist")
             self._fail(request.id, text)
             return
         known = chat.owners.get(request.id)
         chat.owners[request.id] = known or connection
         try:
-            entry, accepted = await agent._serving.ask(
+            entry, accepted = await gateway.ask(
                 request.id,
                 request.messages,
                 regenerates=request.regenerates,
@@ -332,19 +336,18 @@ class Socket:
             if not isinstance(error, Exception) or isinstance(error, NOT_STORED):
                 raise
             logger.warning("%s: a message was refused: %s", self._room.address, described(error))
-            serving = agent._serving
-            text = await serving.refused(error, request.id, "persist", default=NOT_ACCEPTED)
+            text = await gateway.refused(error, request.id, "persist", default=NOT_ACCEPTED)
             self._fail(request.id, text)
             return
         if entry is None:  # dropped: nothing of it is kept
             chat.owners.pop(request.id, None)
-            chat.tell_one(connection, agent._serving)
+            chat.tell_one(connection, gateway)
             responses = Responses(request.id, continuation=False)
             connection.send(responses.done(outcome="skipped", message_ids=request.message_ids))
         elif not accepted and known is not connection:  # here is what has come of it so far
             if entry.ended_at is not None:
                 chat.owners.pop(request.id, None)
-            await chat.resume(connection, request.id, agent._serving)
+            await chat.resume(connection, request.id, gateway)
 
     async def _set_messages(self, frame: dict[str, Any]) -> None:
         """`setMessages` of a client: the transcript is changed by the server alone."""
@@ -375,13 +378,13 @@ class Socket:
         async with self._chatting() as agent:
             known = probe if isinstance(probe, str) else None
             asked = self._just_asked
-            self._room.chat.probe(self._connection, known, agent._serving, just_asked=asked)
+            self._room.chat.probe(self._connection, known, chat_of(agent), just_asked=asked)
 
     async def _resume_ack(self, frame: dict[str, Any]) -> None:
         id = frame.get("id")
         if isinstance(id, str):
             async with self._chatting() as agent:
-                await self._room.chat.resume(self._connection, id, agent._serving)
+                await self._room.chat.resume(self._connection, id, chat_of(agent))
 
     async def _tool_result(self, frame: dict[str, Any]) -> None:
         id = frame.get("toolCallId")
@@ -391,7 +394,7 @@ class Socket:
         is_error = frame.get("state") == "output-error"
         tools = frame.get("clientTools")
         async with self._chatting() as agent:
-            before = agent._inbox.last_seq
+            before = chat_of(agent).last_seq
             goes_on = frame.get("autoContinue") is True
             try:
                 is_taken = await agent.add_tool_output(
@@ -418,16 +421,15 @@ class Socket:
         id, approved = frame.get("toolCallId"), frame.get("approved")
         if isinstance(id, str) and isinstance(approved, bool):
             async with self._chatting() as agent:
-                before = agent._inbox.last_seq
+                before = chat_of(agent).last_seq
                 goes_on = frame.get("autoContinue") is True
                 if await agent.add_tool_approval(id, approved, auto_continue=goes_on):
                     self._own_continuation(agent, before)
 
     def _own_continuation(self, agent: Any, before: int) -> None:
         """A turn that continues by itself is announced to the connection that gave the last answer."""
-        for entry in agent._inbox.open:
-            if entry.origin == "auto" and entry.seq > before:
-                self._room.chat.announce(entry.id, self._connection)
+        for entry in chat_of(agent).continuations(before):
+            self._room.chat.announce(entry.id, self._connection)
 
 
 _HANDLERS: dict[str, Handler] = {

@@ -90,20 +90,19 @@ def _silent() -> None:
     """Clients are not told that a turn has ended."""
     from outlast.server.room.chat_room import ChatRoom
 
-    def end(self: Any, live: Any, end: Any) -> None:
-        self._last_told = live.id
+    def end(self: Any, live: Any, end: Any) -> None: ...
 
     _replace(ChatRoom, "_end", end)
 
 
 def _unanswered() -> None:
     """An interrupted turn is left as it is."""
-    from outlast.chat.recovery.resume import TakingUp
+    from outlast.chat.recovery.resume import Resumption
 
-    async def take_up(self: Any, entry: Any) -> None:
+    async def resume_turn(self: Any, entry: Any, answer: Any) -> None:
         await asyncio.get_running_loop().create_future()
 
-    _replace(TakingUp, "take_up", take_up)
+    _replace(Resumption, "resume_turn", resume_turn)
 
 
 SABOTAGES: dict[str, Callable[[], None]] = {

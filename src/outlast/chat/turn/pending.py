@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from outlast.agent.commit import Commits
+from outlast.agent.commit import Commit
+from outlast.agent.part import Parts
 from outlast.agent.state.facts import Facts
 from outlast.chat.inbox.inbox import Inbox, Request
+from outlast.chat.inbox.origin import AUTO
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.reducer import MessageBuilder
@@ -20,23 +22,22 @@ from outlast.chat.message.repair import open_calls
 from outlast.chat.message.tool_part import Part, tool_name
 from outlast.chat.tools.toolset import definition_of
 from outlast.chat.transcript.transcript import Transcript
+from outlast.chat.turn.notices import MessageUpdated
+from outlast.chat.turn.part import ChatPart
+from outlast.chat.turn.settlement import Settlement
+from outlast.chat.turn.state import TurnState
+from outlast.chat.turn.turn import Turn
 from outlast.chat.types import events
-from outlast.chat.types.notices import MessageUpdated
 from outlast.core import json
 from outlast.core.errors import ValueTooLarge
-from outlast.host.life.activation import Activation
-from outlast.store.operations import Operation
 
 if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
-
-    from outlast.chat.turn.turn import Turn
 
 CLIENT_TOOLS = "chat:client_tools"  # facts: the client's tools that a model has answered with last,
 BROUGHT = "chat:brought_tools"  # those that came with a result, for the turn that goes on after it,
 OPTED = "chat:opted"  # the message that goes on when its last call is answered,
 OPEN = "chat:open"  # and the message that waits, with what had been asked by then
-AUTO = "auto"  # the origin of a turn that goes on by itself
 MARGIN = 512 * 1024  # bytes of an answer that always fit
 REFUSED = "The client could not run this tool."
 MOST_CLIENT_TOOLS = 128
@@ -46,44 +47,22 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 Answer = Callable[[Part], list[str]]  # the chunks that answer a call; none: it has an answer
 
 
-class Live(Protocol):
-    """The turns of the agent, as far as answers concern them."""
-
-    @property
-    def live(self) -> Turn | None:
-        """The turn whose message is not stored yet."""
-        ...
-
-    async def wait(self, id: str) -> Any: ...
-    def transcript_changed(self) -> None: ...
-    def changed(self) -> None: ...
-
-
-class Interactions:
+class PendingCalls(ChatPart):
     """The open calls of one agent."""
 
-    def __init__(
-        self,
-        activation: Activation,
-        commits: Commits,
-        facts: Facts,
-        inbox: Inbox,
-        transcript: Transcript,
-    ) -> None:
-        self._activation = activation
-        self._agent = activation.address.text
-        self._commits = commits
-        self._facts = facts
-        self._inbox = inbox
-        self._transcript = transcript
-        self.turns: Live | None = None
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._facts = parts[Facts]
+        self._inbox = parts[Inbox]
+        self._transcript = parts[Transcript]
+        self._state = parts[TurnState]
 
     # --- what is open ----------------------------------------------------------------------------
 
     @property
     def pending(self) -> list[Part]:
         """The calls that somebody else has to answer."""
-        live = None if self.turns is None else self.turns.live
+        live = self._state.live
         message = live.builder.message() if live is not None else self._leaf()
         found = open_calls(message)
         if live is None:
@@ -107,11 +86,6 @@ class Interactions:
             return False
         return all(entry.seq <= opened.get("seq", 0) for entry in entries)
 
-    def opening(self, message: Mapping[str, Any]) -> list[Operation]:
-        """For the commit of a turn that leaves calls open; `remember` it then."""
-        opened = json.encode({"message": message["id"], "seq": self._inbox.last_seq})
-        return [self._facts.operation(OPEN, opened)]
-
     # --- the client's tools ----------------------------------------------------------------------
 
     def tools_for(self, options: Mapping[str, Any]) -> list[Any]:
@@ -124,29 +98,33 @@ class Interactions:
         """The client's tools that a model has answered with last."""
         return self._facts.get(CLIENT_TOOLS, None, None) or []
 
-    def remembering(self, turn: Turn) -> list[Operation]:
-        """For the commit of a turn that a model has answered; `remember` then.
+    # --- moments ---------------------------------------------------------------------------------
 
-        A request that says nothing of tools changes nothing, unless its provider has refused one.
-        """
+    def settled(self, commit: Commit, settlement: Settlement) -> None:
+        turn, message = settlement.turn, settlement.message
+        if turn is None or settlement.is_put_back:
+            return
+        is_completed = settlement.end.status == "completed"
+        if is_completed or turn.has_answer:
+            self._remember_tools(commit, turn)
+        if message is not None and is_completed and turn.left_open:
+            opened = {"message": message["id"], "seq": self._inbox.last_seq}
+            self._facts.put(commit, OPEN, json.encode(opened))
+            opted, brought = self._opted(message), self._brought(message)
+            self._continue(commit, message, opted, settlement.leaf, turn.options, brought)
+
+    def _remember_tools(self, commit: Commit, turn: Turn) -> None:
+        """A request that says nothing of tools changes nothing, unless its provider has refused one."""
         own = turn.options.get("client_tools")
         if turn.executor is not None or not (isinstance(own, list) or turn.left_out):
-            return []
+            return
         kept = [each for each in self.tools_for(turn.options) if each["name"] not in turn.left_out]
-        if kept == self._facts.get(CLIENT_TOOLS, None, None):
-            return []
-        return [self._facts.operation(CLIENT_TOOLS, json.encode(kept))]
+        if kept != self._facts.get(CLIENT_TOOLS, None, None):
+            self._facts.put(commit, CLIENT_TOOLS, json.encode(kept))
 
-    def remember(self, operations: Sequence[Operation]) -> None:
-        """These facts are durable."""
-        for _, arguments in operations:
-            self._facts.remember(str(arguments[1]), str(arguments[2]))
-
-    def forgetting(self) -> list[Operation]:
-        """For the commit that clears the conversation."""
-        return [
-            self._facts.operation(name, "null") for name in (CLIENT_TOOLS, BROUGHT, OPTED, OPEN)
-        ]
+    def cleared(self, commit: Commit) -> None:
+        for name in (CLIENT_TOOLS, BROUGHT, OPTED, OPEN):
+            self._facts.put(commit, name, "null")
 
     # --- answers ---------------------------------------------------------------------------------
 
@@ -178,8 +156,8 @@ class Interactions:
         if found is None:
             return False
         part, request_id = found
-        self._activation.events.emit(
-            events.ToolAnswered, self._agent, request_id, call_id, tool_name(part) or ""
+        self.activation.events.emit(
+            events.ToolAnswered, self.address, request_id, call_id, tool_name(part) or ""
         )
         return True
 
@@ -199,9 +177,9 @@ class Interactions:
         if found is None:
             return False
         part, request_id = found
-        self._activation.events.emit(
+        self.activation.events.emit(
             events.ToolApproval,
-            self._agent,
+            self.address,
             request_id,
             call_id,
             tool_name(part) or "",
@@ -215,9 +193,8 @@ class Interactions:
         """The part that was answered, and the request that made it; None: nothing was."""
         if not isinstance(call_id, str):
             raise TypeError(f"tool_call_id is a text, not {call_id!r}")
-        assert self.turns is not None
         async with self._transcript.changing:  # one answer at a time, and no turn ends meanwhile
-            turn = self.turns.live
+            turn = self._state.live
             part = None if turn is None else turn.builder.call(call_id)
             if turn is None or part is None:
                 return await self._answer_stored(call_id, answer, goes_on, tools)
@@ -225,7 +202,7 @@ class Interactions:
             if not chunks:
                 return None
             size = sum(len(chunk.encode()) for chunk in chunks)
-            if size > MARGIN and size > (room := turn.room_in(self._activation.store.options)):
+            if size > MARGIN and size > (room := turn.room_in(self.activation.store.options)):
                 raise ValueTooLarge(
                     f"the output has {size:,} bytes, and there is room for {max(0, room):,} in its"
                     f" message. Keep large data in a file or an object store, and its address here."
@@ -233,33 +210,35 @@ class Interactions:
             for chunk in chunks:
                 turn.emit(chunk)
             message = {**turn.builder.message(), "id": turn.message_id}
-            facts = self._noting(message, goes_on, tools)
-            turn.stream.attach(*facts)
-            self.remember(facts)  # now: whoever waits here may be cancelled
+            commit = self.commits.new()
+            for name, text in self._notes(message, goes_on, tools).items():
+                self._facts.put(commit, name, text)
+                self._facts.remember(
+                    name, text
+                )  # now: the commit may be the one that ends the turn
+            turn.stream.ride(commit)
             is_over = turn.stream.is_held
             if not is_over:
                 await turn.stream.stored()
         if is_over:  # the turn is about to be settled: this is part of it
-            await self.turns.wait(turn.request_id)
-        self.turns.changed()
+            await self._state.wait(turn.request_id)
+        self._state.changed()
         return part, turn.request_id
 
-    def _noting(
+    def _notes(
         self, message: Mapping[str, Any], goes_on: bool, tools: list[Any] | None
-    ) -> list[Operation]:
-        """Facts about the calls that were left open together, for the turn that goes on after them."""
-        facts: list[Operation] = []
+    ) -> dict[str, str]:
+        """Facts about the calls that were left open together, for the turn that continues after them."""
+        notes: dict[str, str] = {}
         if goes_on:
-            facts.append(self._facts.operation(OPTED, json.encode(_batch(message))))
+            notes[OPTED] = json.encode(_batch(message))
         if tools is not None:
-            brought = {"batch": _batch(message), "tools": tools}
-            facts.append(self._facts.operation(BROUGHT, json.encode(brought)))
-        return facts
+            notes[BROUGHT] = json.encode({"batch": _batch(message), "tools": tools})
+        return notes
 
     async def _answer_stored(
         self, call_id: str, answer: Answer, goes_on: bool, tools: list[Any] | None
     ) -> tuple[Part, str] | None:
-        assert self.turns is not None
         message = self._message_with(call_id)
         builder = MessageBuilder(message)
         part = builder.call(call_id)
@@ -272,27 +251,19 @@ class Interactions:
             builder.apply(chunk)
         after = builder.message()
         change = self._transcript.replacing(after)
-        facts = self._noting(after, goes_on, tools)
         opted = goes_on or self._opted(after)
         made_by = await self._transcript.turn_of(str(after["id"]))
         before = None if made_by is None else await self._inbox.get(made_by)
         options = {} if before is None else json.decode(before.options)
         brought = self._brought(after) if tools is None else tools
-        entry = self._continuation(after, opted, self._transcript.leaf, options, brought)
-        operations = [*change.operations, *facts]
-        if entry is not None:
-            operations += [self._inbox.acceptance(entry)]
-        turns = self.turns
-
-        def answered() -> None:
-            self._transcript.applied(change)
-            self.remember(facts)
-            self._activation.tell(MessageUpdated(after))
-            if entry is not None:
-                self._inbox.accepted(entry)
-            turns.transcript_changed()
-
-        await self._commits.commit_then(operations, answered)
+        commit = self.commits.new()
+        self._transcript.apply(commit, change)
+        for name, text in self._notes(after, goes_on, tools).items():
+            self._facts.put(commit, name, text)
+        commit.then(lambda: self.activation.tell(MessageUpdated(after)))
+        self._continue(commit, after, opted, self._transcript.leaf, options, brought)
+        commit.then(self._state.transcript_changed)
+        await commit.stored()
         return part, made_by or ""
 
     def _message_with(self, call_id: str) -> dict[str, Any] | None:
@@ -310,14 +281,6 @@ class Interactions:
     def _opted(self, message: Mapping[str, Any]) -> bool:
         return bool(self._facts.get(OPTED, None, None) == _batch(message))
 
-    def continuing(
-        self, turn: Turn, message: Mapping[str, Any], leaf: str | None
-    ) -> EntryRow | None:
-        """The turn that follows one whose open calls were answered while it ran; None: there is none."""
-        opted = turn.left_open and self._opted(message)
-        brought = self._brought(message)
-        return self._continuation(message, opted, leaf, turn.options, brought)
-
     def _brought(self, message: Mapping[str, Any]) -> list[Any] | None:
         """The tools that came with a result of the calls that were left open last; None: none came."""
         found = self._facts.get(BROUGHT, None, None)
@@ -326,30 +289,30 @@ class Interactions:
         tools = found.get("tools")
         return tools if isinstance(tools, list) else None
 
-    def _continuation(
+    def _continue(
         self,
+        commit: Commit,
         message: Mapping[str, Any],
         opted: bool,
         leaf: str | None,
         options: Any,
         tools: list[Any] | None,
-    ) -> EntryRow | None:
-        """The entry that goes on with a message whose calls are all answered, as the turn before had it."""
+    ) -> None:
+        """Add the turn that continues a message whose calls are all answered, with the options of before."""
         if not opted or leaf != message["id"] or open_calls(message):
-            return None
+            return
         known = options if isinstance(options, dict) else {}
         kept = {name: known[name] for name in ("body", "principal") if name in known}
         if tools is not None:
             kept["client_tools"] = tools
-        return self._inbox.entry(
-            Request(
-                "continue",
-                AUTO,
-                key=f"auto:{_batch(message)}",
-                options={"body": {}, **kept},
-                target=str(message["id"]),
-            )
+        request = Request(
+            "continue",
+            AUTO,
+            key=f"auto:{_batch(message)}",
+            options={"body": {}, **kept},
+            target=str(message["id"]),
         )
+        self._inbox.add(commit, self._inbox.entry(request))
 
 
 def _check_text(what: str, value: Any) -> None:

@@ -1,0 +1,161 @@
+"""A battery: what a feature adds to agents, to the store, to servers and to the command line, as data.
+
+A battery is a folder with a `Battery` value, a part for agents in memory, and a mixin that users see:
+
+```python
+from outlast import Agent, Host
+from outlast.agent.battery import Battery
+from outlast.agent.part import Part
+
+class CounterPart(Part):
+    count = 0
+
+class HasCounter(Agent):
+    battery = Battery(name="counter", part=CounterPart)
+
+    async def increment(self) -> int:
+        part = self._parts[CounterPart]
+        part.count += 1
+        return part.count
+
+class Clicker(HasCounter): ...
+
+async with Host(agents=[Clicker], store="sqlite:///clicks.db") as host:
+    assert await host.get(Clicker, "a").increment() == 1
+```
+
+The name is the namespace of everything that is stored or sent: tables are `<name>_…`, alarms, fibers and
+schedules `<name>:…`, routes `…/<name>/…`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from outlast.agent.fibers.fiber import FiberHandle
+from outlast.agent.fibers.fibers import UNSET, FiberFunction, Fibers
+from outlast.agent.part import NAMESPACE, Part, Parts
+from outlast.agent.schedules.schedules import Schedule, Schedules
+from outlast.store.operations import Query
+from outlast.store.schema import Schema
+
+if TYPE_CHECKING:
+    from outlast.agent.agent import Agent
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxOrigin:
+    """Where requests of a chat agent come from, and how they are treated."""
+
+    name: str
+    goes_first: bool = False  # before everything that waits
+    is_listed: bool = False  # a submission: looked up by its id, and kept until it is deleted
+    keeps_messages: bool = True  # its messages stay in the conversation if it is not answered
+    is_held: bool = True  # it waits while calls of the last answer are open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Battery:
+    """What one feature adds. Everything but the name and the part is optional."""
+
+    name: str
+    part: Callable[[Parts], Part | None]  # None: this agent does not use it, and it costs nothing
+    needs: tuple[str, ...] = ()  # names of other batteries, whose parts come first
+    schema: Schema | None = None  # its tables
+    first_reads: tuple[Query, ...] = ()  # of the agent's address, read in one go at its start
+    unfinished_work: tuple[Query, ...] = ()  # which agents to wake when a host starts
+    origins: tuple[InboxOrigin, ...] = ()
+    operators: tuple[str, ...] = ()  # methods that may be called through the admin socket
+    views: str | None = (
+        None  # "package.module:NAME" of a list of `outlast.inspect.battery_views.View`
+    )
+    commands: str | None = None  # "package.module:NAME" of a Typer application
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"the name of a battery must be lower-case letters, digits and _, got {self.name!r}"
+            )
+        if self.schema is not None and self.schema.name != self.name:
+            raise ValueError(
+                f"the schema of the battery {self.name!r} must have its name, got"
+                f" {self.schema.name!r}"
+            )
+
+
+class BatteryPart(Part):
+    """The part of a battery, with fibers and schedules of its own.
+
+    They are stored under the battery's name: nobody confuses them with those of the agent, and they never
+    reach its `on_fiber_recovered`.
+    """
+
+    def run_fiber(
+        self, name: str, function: FiberFunction[T], input: Any = UNSET
+    ) -> FiberHandle[T]:
+        """Start durable work; override `fiber_recovered` to take it up after a crash."""
+        return self.parts[Fibers].run(f"{NAMESPACE}:{self.battery}:{name}", function, input)
+
+    async def schedule(
+        self,
+        when: float | timedelta | datetime | str,
+        callback: Callable[..., Any],
+        payload: Any = None,
+        *,
+        idempotent: bool | None = None,
+        timezone: str | None = None,
+    ) -> Schedule:
+        """Call a method of this part later: see `Agent.schedule`."""
+        return await self.parts[Schedules].once_or_by_cron(
+            when, callback, payload, None, idempotent, timezone
+        )
+
+    def own_name(self, stored: str) -> str:
+        """Return the name of a fiber of this battery as it was given."""
+        owner = self.parts.owner_of(stored)
+        return stored if owner is None else owner[1]
+
+
+def batteries_of(bases: Iterable[type[Agent]], where: str) -> tuple[Battery, ...]:
+    """Return the batteries of classes, in the order of what they need, and then of the bases."""
+    found: dict[str, Battery] = {}
+    for base in bases:
+        battery = vars(base).get("battery")
+        if battery is None:
+            continue
+        if not isinstance(battery, Battery):
+            raise TypeError(f"{base.__name__}.battery must be a Battery, got {battery!r}")
+        known = found.setdefault(battery.name, battery)
+        if known is not battery:
+            raise TypeError(f"{where} has two batteries called {battery.name!r}; rename one")
+    return tuple(_ordered(list(found.values()), where))
+
+
+def _ordered(batteries: Sequence[Battery], where: str) -> list[Battery]:
+    by_name = {battery.name: battery for battery in batteries}
+    ordered: dict[str, Battery] = {}
+
+    def add(battery: Battery, above: tuple[str, ...]) -> None:
+        if battery.name in ordered:
+            return
+        for name in battery.needs:
+            if name not in by_name:
+                raise TypeError(
+                    f"the battery {battery.name!r} of {where} needs {name!r}: add its base class"
+                )
+            if name in (*above, battery.name):
+                raise TypeError(f"the batteries {battery.name!r} and {name!r} need each other")
+            add(by_name[name], (*above, battery.name))
+        ordered[battery.name] = battery
+
+    for battery in batteries:
+        add(battery, ())
+    return list(ordered.values())

@@ -1,0 +1,54 @@
+"""What a server asks of the parts of an agent: greetings, frames and requests of batteries.
+
+A battery that raises here harms nobody else: the error is logged, and the others are asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from outlast.agent.agent import Agent, parts_of
+from outlast.agent.events import BatteryFailed
+from outlast.agent.part import Part
+from outlast.core.text import described
+
+logger = logging.getLogger("outlast.agent")
+
+
+def greetings(agent: Agent) -> list[str]:
+    """Return the frames for a connection that joins."""
+    found: list[str] = []
+    for greeting in parts_of(agent).having("greeting"):
+        try:
+            found += greeting()
+        except Exception as error:
+            _failed(greeting.__self__, "greeting", error)
+    return found
+
+
+async def handle_frame(agent: Agent, connection: Any, frame: dict[str, Any]) -> bool:
+    """Offer a frame to the parts, one after another. False: it is nobody's."""
+    for handle in parts_of(agent).having("frame"):
+        try:
+            if await handle(connection, frame):
+                return True
+        except Exception as error:
+            _failed(handle.__self__, f"frame {frame.get('type')!r}", error)
+            return True
+    return False
+
+
+async def handle_request(agent: Agent, request: Any, rest: Sequence[str]) -> Any:
+    """Have the battery that is named first in the path answer. None: there is none, or it does not."""
+    part = parts_of(agent).of_battery(rest[0]) if rest else None
+    return None if part is None else await part.request(request, "/".join(rest[1:]))
+
+
+def _failed(part: object, what: str, error: Exception) -> None:
+    assert isinstance(part, Part)
+    name = part.battery or type(part).__name__
+    logger.error("%s: the %s of %s failed", part.address, what, name, exc_info=error)
+    emit = part.activation.events.emit
+    emit(BatteryFailed, part.address, name, described(error))

@@ -1,0 +1,95 @@
+"""Receipts: the record that some work was done, and what came of it, in the commit of its effect.
+
+A tool of a battery is re-run after a crash. It finds its receipt and returns what it had returned:
+
+```python
+from outlast import Agent, Host
+from outlast.agent.agent import parts_of
+from outlast.agent.receipts import Receipts
+
+class Counter(Agent):
+    async def count(self, key: str) -> int:
+        async with parts_of(self)[Receipts].once("count", key) as receipt:
+            if not receipt.found:
+                total = await self.storage.get("total", 0) + 1
+                await self.storage.put("total", total)      # the same commit
+                receipt.value = total
+        return receipt.value
+
+async with Host(agents=[Counter], store="sqlite:///counter.db") as host:
+    counter = host.get(Counter, "c")
+    assert [await counter.count(key) for key in ("a", "b", "a")] == [1, 2, 1]
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from outlast.agent.commit import Commit
+from outlast.agent.part import Part
+from outlast.core import json
+from outlast.store.operations import BulkStatement, Query, Statement
+
+KEEP = 30 * 24 * 3600 * 1000  # milliseconds
+
+_WRITE = Statement.same(
+    "receipts write",
+    "agent text, scope text, key text, value text, at bigint",
+    "INSERT INTO receipts (agent, scope, key, value, at) VALUES (:agent, :scope, :key, :value, :at)",
+    key=3,
+    expect=True,
+)
+_FIND = Query.same("SELECT value FROM receipts WHERE agent = ? AND scope = ? AND key = ?")
+# A turn that has not ended may run its tools again, however long ago they ran first.
+_EXPIRE = BulkStatement.same(
+    "receipts expire",
+    """
+        DELETE FROM receipts WHERE agent = ? AND at <= ? AND NOT EXISTS (
+            SELECT 1 FROM inbox WHERE inbox.agent = receipts.agent AND inbox.ended_at IS NULL
+                AND inbox.accepted_at <= receipts.at)
+    """,
+)
+
+
+class Receipt:
+    """Of one piece of work. Set `value` to what came of it, which must be JSON."""
+
+    __slots__ = ("found", "value")
+
+    def __init__(self, *, found: bool, value: Any = None) -> None:
+        self.found = found  # it was done before
+        self.value = value
+
+
+class Receipts(Part):
+    """The receipts of one agent."""
+
+    @asynccontextmanager
+    async def once(self, scope: str, key: str) -> AsyncIterator[Receipt]:
+        """Do the work of a key at most once: everything that is written inside is one commit with it.
+
+        Joins the open `commit()` block, if there is one. The block is given up if the code inside raises.
+        """
+        async with self.commits.block():
+            block = self.commits.current()
+            assert block is not None
+            written = block.view(self, dict[tuple[str, str], Any])
+            if (scope, key) in written:
+                yield Receipt(found=True, value=written[scope, key])
+                return
+            stored = await self.activation.store.fetch(_FIND, self.address, scope, key)
+            if stored:
+                yield Receipt(found=True, value=json.decode(stored[0][0]))
+                return
+            receipt = Receipt(found=False)
+            yield receipt
+            value = json.encode(receipt.value, "value")
+            written[scope, key] = json.decode(value)
+            now = self.activation.clock.now()
+            block.write((_WRITE, (self.address, scope, key, value, now)))
+
+    def expire(self, commit: Commit, now: int) -> None:
+        commit.write((_EXPIRE, (self.address, now - KEEP)))

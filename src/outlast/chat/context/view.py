@@ -1,0 +1,55 @@
+"""What the model is shown of the conversation: as parts shorten it, and as `configure_session` limits it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from outlast.agent.part import Part, Parts
+from outlast.chat.context.compaction import Compactions
+from outlast.chat.context.history import HistoryCache, to_model_messages
+from outlast.chat.context.session import Session
+from outlast.core.hooks import call_hook
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+
+logger = logging.getLogger("outlast.chat")
+
+
+class ModelView(Part):
+    """The conversation of one agent, as its model sees it."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._compactions = parts[Compactions]
+        self._cache = HistoryCache()
+        self.session = Session()
+
+    async def load(self) -> None:
+        agent = self.parts.agent
+        session = await call_hook(agent.configure_session, Session())
+        if not isinstance(session, Session):
+            raise TypeError(f"configure_session must return a Session, got {session!r}")
+        overflow = agent.context_overflow
+        if session.compaction is None and (overflow.reactive or overflow.proactive is not None):
+            logger.warning(
+                "%s: context_overflow is on, but no compaction is set: a conversation that is too long"
+                " ends with an error. Set one in configure_session: session.on_compaction(…)",
+                self.activation.address,
+            )
+        self.session = session
+        self._compactions.function = session.compaction
+
+    def window(self, path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return what the model is shown of this path."""
+        for shown in self.parts.having("shown"):
+            path = shown(path)
+        return self.session.window(path)
+
+    def to_model(self, window: Sequence[dict[str, Any]], instructions: str) -> list[ModelMessage]:
+        """Return messages as a model takes them."""
+        return to_model_messages(
+            window, instructions=instructions, cache=self._cache, shorten=True
+        ).messages

@@ -1,0 +1,55 @@
+"""A part of a chat agent: what it may add to the durable moments of a turn, and to what a turn is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from outlast.agent.commit import Commit
+from outlast.agent.part import Part, moment
+from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.tools.contribution import Contribution
+from outlast.chat.turn.settlement import Settlement
+from outlast.chat.turn.turn import Turn
+
+
+class ChatPart(Part):
+    """One concern of one chat agent. Every method does nothing by default.
+
+    The durable moments add operations and effects to a commit. They do no I/O and must not raise.
+    """
+
+    # --- durable moments -------------------------------------------------------------------------
+
+    @moment
+    def accepted(self, commit: Commit, entry: EntryRow) -> None:
+        """An entry is accepted."""
+
+    @moment
+    def claimed(self, commit: Commit, turn: Turn) -> None:
+        """The turn of an entry begins."""
+
+    @moment
+    def settled(self, commit: Commit, settlement: Settlement) -> None:
+        """An entry ends, or is put back."""
+
+    @moment
+    def cleared(self, commit: Commit) -> None:
+        """The conversation is deleted."""
+
+    @moment
+    def expire(self, commit: Commit, now: int) -> int | None:
+        """Delete what is old enough. Returns when the next is, in milliseconds; None: nothing is left."""
+        return None
+
+    # --- a turn ----------------------------------------------------------------------------------
+
+    @moment
+    async def contribute(self, turn: Turn) -> Contribution | None:
+        """Return the tools, prompt sections and capabilities that a turn gets from this part."""
+        return None
+
+    @moment
+    def shown(self, path: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """Return what the model is shown of the conversation."""
+        return path
