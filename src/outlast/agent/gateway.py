@@ -1,6 +1,7 @@
-"""What a server asks of the parts of an agent: greetings, frames and requests of batteries.
+"""What servers, inspectors and commands ask of the batteries of an agent, and of its class.
 
-A battery that raises here harms nobody else: the error is logged, and the others are asked.
+A battery that raises in a greeting or a frame harms nobody else: the error is logged, and the others are
+asked.
 """
 
 from __future__ import annotations
@@ -9,7 +10,19 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from outlast.agent.agent import Agent, parts_of
+from outlast.agent.battery import Battery
 from outlast.agent.part import Part, report_failure
+
+
+def batteries(agent_class: type[Any]) -> tuple[Battery, ...]:
+    """Return the batteries of a class of agents, in the order of their parts."""
+    return agent_class._batteries if issubclass(agent_class, Agent) else ()
+
+
+def part_order(agent_class: type[Agent]) -> list[str]:
+    """Return the names of the parts of a class, in order; those of batteries by the battery's name."""
+    own = [make.__qualname__.partition(".")[0] for make in agent_class._part_types]
+    return own + [battery.name for battery in batteries(agent_class)]
 
 
 def greetings(agent: Agent) -> list[str]:
