@@ -19,8 +19,10 @@ def batteries(agent_class: type[Any]) -> tuple[Battery, ...]:
     return agent_class._batteries if issubclass(agent_class, Agent) else ()
 
 
-def part_order(agent_class: type[Agent]) -> list[str]:
+def part_order(agent_class: type[Any]) -> list[str]:
     """Return the names of the parts of a class, in order; those of batteries by the battery's name."""
+    if not issubclass(agent_class, Agent):
+        return []
     own = [make.__qualname__.partition(".")[0] for make in agent_class._part_types]
     return own + [battery.name for battery in batteries(agent_class)]
 
