@@ -113,7 +113,8 @@ class Agent:
         known = {
             battery.name for base in cls.__bases__ for battery in getattr(base, "_batteries", ())
         }
-        found = batteries_of(reversed(cls.__mro__), cls.__name__)
+        is_mixin = "battery" in vars(cls)
+        found = batteries_of(reversed(cls.__mro__), cls.__name__, is_mixin=is_mixin)
         cls._batteries, cls._layouts = found, {}
         new = [battery for battery in found if battery.name not in known]
         cls._schemas = tuple(each.schema for each in found if each.schema is not None)

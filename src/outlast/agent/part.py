@@ -7,15 +7,20 @@ client joins) is a loop over the list. A part that has nothing to say to a momen
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from inspect import isfunction
 from types import MethodType
 from typing import Any, ClassVar, TypeVar, cast
 
-from outlast.agent.commit import Commits
+from outlast.agent.commit import Commit, Commits
+from outlast.agent.events import BatteryFailed
 from outlast.core.hooks import is_overridden
+from outlast.core.text import described
 from outlast.host.life.activation import Activation
 from outlast.store.operations import Query
+
+logger = logging.getLogger("outlast.agent")
 
 NAMESPACE = "battery"  # fibers and callbacks of a battery are stored as `battery:<name>:<own name>`
 
@@ -135,8 +140,16 @@ class Parts:
         """Add a part behind those that it needs; None: this agent does not use it."""
         if part is not None:
             if battery is not None:
+                self._check_kind(type(part))
                 part.battery = battery
             self._all.append(part)
+
+    def _check_kind(self, kind: type[Part]) -> None:
+        if any(type(part) is kind for part in self._all):
+            raise TypeError(
+                f"{type(self.agent).__name__} has two parts of the class {kind.__name__}; derive a class"
+                f" for each battery that uses it"
+            )
 
     def complete(self, layouts: dict[tuple[type[Part], ...], Layout]) -> None:
         """All parts are there. `layouts` are those of the agent's class."""
@@ -169,16 +182,45 @@ class Parts:
     def owner_of(self, name: str) -> tuple[Part, str] | None:
         """Return the part that a stored name belongs to, and the name as that part knows it.
 
-        None: it is a name of the agent's own, or of a battery that it does not use.
+        None: it is a name of the agent's own. A name of a battery that the agent does not use raises
+        `LookupError`.
         """
-        mark, _, rest = name.partition(":")
-        battery, _, own = rest.partition(":")
-        part = self.of_battery(battery) if mark == NAMESPACE else None
-        return None if part is None else (part, own)
+        match name.split(":", 2):
+            case [mark, battery, own] if mark == NAMESPACE:
+                part = self.of_battery(battery)
+            case _:
+                return None
+        if part is None:
+            raise LookupError(
+                f"{name!r} belongs to the battery {battery!r}, which {type(self.agent).__name__} does not"
+                f" use"
+            )
+        return part, own
 
     def of_battery(self, name: str) -> Part | None:
         """Return the part of a battery, or None if this agent does not use it."""
         return next((part for part in self._all if part.battery == name), None)
+
+    def join(self, name: str, commit: Commit, *details: Any) -> list[Any]:
+        """Let the parts add to a commit, each with its method of this name. Returns their results.
+
+        A battery that raises adds nothing, and harms nobody else: its error is reported.
+        """
+        return [self._joined(method, commit, details) for method in self.having(name)]
+
+    def _joined(self, method: MethodType, commit: Commit, details: tuple[Any, ...]) -> Any:
+        part = cast(Part, method.__self__)
+        if part.battery is None:
+            return method(commit, *details)
+        own = self.commits.new()
+        try:
+            result = method(own, *details)
+        except Exception as error:
+            report_failure(part, method.__name__, error)
+            return None
+        commit.write(*own.operations)
+        commit.follow(own)
+        return result
 
     def woken_by(self, source: str) -> Part:
         """Return the part whose alarm this is."""
@@ -187,3 +229,10 @@ class Parts:
             if source in part.alarms or part.battery == namespace:
                 return part
         raise LookupError(f"no part of {type(self.agent).__name__} has an alarm {source!r}")
+
+
+def report_failure(part: Part, what: str, error: Exception) -> None:
+    """Log and emit an error of a part that must not fail the agent."""
+    name = part.battery or type(part).__name__
+    logger.error("%s: %s of %s failed", part.address, what, name, exc_info=error)
+    part.activation.events.emit(BatteryFailed, part.address, name, described(error))

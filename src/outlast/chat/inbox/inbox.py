@@ -181,8 +181,7 @@ class Inbox(Part):
         """Accept an entry."""
         self._write(commit, entry)
         commit.then(lambda: self._accepted(entry))
-        for accepted in self.parts.having("accepted"):
-            accepted(commit, entry)
+        self.parts.join("accepted", commit, entry)
 
     def write_ended(self, commit: Commit, entry: EntryRow) -> None:
         """Store the row of work that is done with this commit: it is there for its key, and never open."""

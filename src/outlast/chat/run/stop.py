@@ -109,8 +109,7 @@ class Stop(ChatPart):
         async with self._transcript.changing:
             entries = await self._open_up_to(seq)
             commit = self.commits.new()
-            for cleared in self.parts.having("cleared"):
-                cleared(commit)
+            self.parts.join("cleared", commit)
             self._transcript.apply(commit, self._transcript.clearing())
             for entry in entries:
                 self._end_cleared(commit, entry)

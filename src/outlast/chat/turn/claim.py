@@ -88,8 +88,7 @@ class Claims(ChatPart):
         turn = Turn(self.address, running, stream, message_id=message_id, under=under, begun=begun)
         turn.repaired = tuple(closed)
         self._transcript.apply(commit, change)
-        for claimed in self.parts.having("claimed"):
-            claimed(commit, turn)
+        self.parts.join("claimed", commit, turn)
         await commit.stored()
         now = self._inbox.current(entry)
         if now is None:
