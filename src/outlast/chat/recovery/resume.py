@@ -238,6 +238,8 @@ class TakingUp:
         if begun is None and entry.target in under:
             path = path[: under.index(entry.target) + 1]
         partial = folded(stream.chunks, begun)
+        if begun is None:
+            partial.move_on_to(entry.message_id)
         if cause is not None:
             self.lives[entry.id] = self.lives.get(entry.id, 0) + 1
         lives = self.lives.get(entry.id, 0)
@@ -276,6 +278,8 @@ class TakingUp:
         else:
             for chunk in what.partial.discarded():
                 stream.append(chunk)
+            if produced and what.begun is None:  # in messages before this one, which has not begun
+                turn.earlier = _last_answers(what.path)
         operations = [operation, self._incidents.up(), *what.record]
         now = self._activation.clock.now()
         incident, delay = verdict.incident, delay_of(verdict, what.lives, now)
