@@ -18,6 +18,7 @@ from hypothesis.errors import HypothesisSideeffectWarning
 
 from loops import SkippingLoop
 from outlast.testing import VirtualLoop
+from sweeps import SEED, seed_of_the_run
 
 PROJECT = Path(__file__).parent.parent
 
@@ -33,8 +34,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("outlast", derandomize=True, print_blob=True, **machine_speed)
     settings.register_profile("explore", derandomize=False, print_blob=True, **machine_speed)
     settings.load_profile("outlast")
+    seed_of_the_run()  # before the workers start: they inherit it
     if not hasattr(config, "workerinput"):
         build_character_table()
+
+
+def pytest_report_header() -> str:
+    return f"crash sweeps: {SEED}={seed_of_the_run()} repeats the deaths of this run"
 
 
 def build_character_table() -> None:

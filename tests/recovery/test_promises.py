@@ -27,8 +27,9 @@ from outlast import ChatRecovery, ChatRecoveryContext, ToolCall, tool
 from outlast.chat.model.errors import ModelFailed, is_passing
 from outlast.chat.recovery.budget import evaluated
 from outlast.chat.types.events import SubmissionChanged
-from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
+from outlast.testing import Outcome, ScriptedModel, Step
 from support import hosting, listen
+from sweeps import crash_sweep
 
 pytestmark = pytest.mark.virtual_time
 
