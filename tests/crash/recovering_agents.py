@@ -51,10 +51,14 @@ class World:
     deletions: list[str] = field(default_factory=list)
     recoveries: list[str] = field(default_factory=list)  # what was done about interruptions
 
+    def outside(self) -> list[Any]:
+        """All of it, for a sweep."""
+        others = [getattr(self, name) for name in self.__slots__ if name != "seen"]
+        return [self.seen.chunks, *others, model.requests]
+
     def forget(self) -> None:
-        for name in self.__slots__:
-            getattr(self, name).clear()
-        model.requests.clear()
+        for each in self.outside():
+            each.clear()
 
 
 world = World()

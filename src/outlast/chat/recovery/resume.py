@@ -226,6 +226,8 @@ class Resumption(ChatPart):
         if begun is None and entry.target in under:
             path = path[: under.index(entry.target) + 1]
         partial = folded(stream.chunks, begun)
+        if begun is None:
+            partial.move_on_to(entry.message_id)
         if cause is not None:
             self._lives[entry.id] = self._lives.get(entry.id, 0) + 1
         lives = self._lives.get(entry.id, 0)
@@ -290,8 +292,11 @@ class Resumption(ChatPart):
         """What clients see between what was said and what comes: the answer continues, or begins anew."""
         stream = turn.stream
         if verdict.decision.action not in ("continue", "park"):
+            produced = what.partial.produced
             for chunk in what.partial.discarded():
                 stream.append(chunk)
+            if produced and what.begun is None:  # in messages before this one, which has not begun
+                turn.earlier = _last_answers(what.path)
             return
         await settle_by_chain(self.parts, what, verdict)
         for chunk in (*what.partial.seam(), *verdict.chunks):
