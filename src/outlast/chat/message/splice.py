@@ -225,7 +225,7 @@ class Splicer:
             if not self._may_grow(best) and self._is_after(best.found):
                 return self._joined(now, best, best.found)
         self._most = max(self._most, held)
-        self._since = None if is_repeating else self._since or now
+        self._since = None if is_repeating else now if self._since is None else self._since
         return self._decide(now, is_end=False) if held >= self._settings.max_characters else None
 
     def _has_tail(self, offset: int) -> bool:
