@@ -22,7 +22,7 @@ _YES = alternatives(words.YES)
 _OPENER = alternatives(words.OPENERS)
 _CONTINUING = alternatives(words.CONTINUING)
 _YES_FIRST = re.compile(
-    rf"[*_#>]*(?:{_YES})(?=[\s:：{words.COMMAS}继繼続계이])[{words.COMMAS}]*\s*", re.IGNORECASE
+    rf"[*_#>]*(?:{_YES})(?=[\s:：{words.COMMAS}继繼続계이])[\s{words.COMMAS}]*", re.IGNORECASE
 )
 _ABOUT = rf"(?=[^\n:：]*?(?:{_CONTINUING}))[^\n:：.!。！…]{{1,110}}"
 _ENDED = r"(?:[:：]|(?=\n))[*_)\]）]*"
@@ -36,10 +36,10 @@ _SORRY = re.compile(rf"\W*(?:{alternatives(words.SORRY)})", re.IGNORECASE)
 _UNABLE = re.compile(alternatives(words.UNABLE), re.IGNORECASE)
 _SAMPLE_OF_REFUSAL = 200  # characters
 
-_BLOCK = re.compile(r"(?:#{1,6} |[-*+•] |\d{1,3}[.)] |```|~~~|\|)")
+_BLOCK = re.compile(r"(?:#{1,6} (?![a-z])|[-*+•] |\d{1,3}[.)] |```|~~~|\|)")
 _LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,3}[.)]) ")
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})([^`\n]*)$")
-_REOPENED = re.compile(r"\s*(?:`{3,}|~{3,})[\w+#.-]*[ \t]*\n")
+_REOPENED = re.compile(r"\s*(?:`{3,}|~{3,})[\w+#.-]+[ \t]*\n")
 
 _FUNCTION_WORDS = {name: frozenset(own.split()) for name, own in words.FUNCTION_WORDS.items()}
 _WORD = re.compile(r"[^\W\d_]+")
@@ -127,7 +127,7 @@ def preamble_end(text: str, *, after_unfinished: bool) -> int:
 
 
 def reopened_fence_end(text: str) -> int:
-    """How many characters open a code block; 0: none."""
+    """How many characters open a code block in a named language; 0: none."""
     found = _REOPENED.match(text)
     return 0 if found is None else found.end()
 
@@ -150,7 +150,7 @@ def begins_anew(text: str, rest: str) -> bool:
         return False
     if _BLOCK.match(rest):
         return not (_LIST_ITEM.match(rest) and gap(text, rest))
-    return rest[:1].isupper() and rest[1:2].islower()
+    return rest[:1].isupper() and (rest[1:2].islower() or rest[1:2] in words.AFTER_I)
 
 
 def is_alike(one: str, other: str) -> bool:
@@ -164,7 +164,7 @@ def is_alike(one: str, other: str) -> bool:
 
 def is_another_language(text: str, rest: str) -> bool:
     """Whether `rest` is certainly written in another script, or another language, than `text`."""
-    text, rest = _CODE.sub("", text[-_SAMPLE:]), _CODE.sub("", rest)
+    text, rest = _CODE.sub("", text)[-_SAMPLE:], _CODE.sub("", rest)
     scripts = _script(text), _script(rest)
     if None in scripts:
         return False

@@ -19,10 +19,10 @@ _WORD = 40  # characters in which a word begins, in scripts that put spaces betw
 _LEAST = 4  # letters that are worth continuing
 _SAMPLE = 400  # characters among which they must be
 
-_BEGINNING = "Your last answer was interrupted: the connection broke."
+_INTERRUPTED = "Your last answer was interrupted."
 
 _INSTRUCTION = (
-    _BEGINNING
+    _INTERRUPTED
     + """ Its end is quoted between the tags:
 
 <tail>{tail}</tail>
@@ -33,7 +33,7 @@ same format, same numbering. Write no greeting, no comment, no tags, and nothing
 quoted text."""
 )
 
-_FROM_BEGINNING = _BEGINNING + " Write it again from its beginning, without a comment."
+_FROM_BEGINNING = _INTERRUPTED + " Write it again from its beginning, without a comment."
 
 
 def continue_instruction(text: str) -> str:
@@ -50,7 +50,8 @@ def continue_instruction(text: str) -> str:
 
 def is_continue_instruction(text: object) -> bool:
     """Whether this is such an instruction, and not something that a user said."""
-    return isinstance(text, str) and text.startswith(_BEGINNING)
+    head = _INSTRUCTION.partition("{tail}")[0]
+    return isinstance(text, str) and (text == _FROM_BEGINNING or text.startswith(head))
 
 
 def is_negligible(text: str) -> bool:

@@ -185,7 +185,7 @@ class Splicer:
             self._behind = self._replayed(end)
             self._overlaps.append(self._behind)
         elif char in words.COLONS and self._may_be_anchored():
-            least = max(_ANCHORED, self._least)
+            least = _ANCHORED * (2 if self._is_code else 1)
             place = len(self._held)
             overlap = Overlap(
                 self._stored, place, least=least, least_exact=least, allows_words=False
@@ -194,8 +194,7 @@ class Splicer:
 
     def _may_be_anchored(self) -> bool:
         """Whether words that end with a colon can be a preamble, if the stored text is repeated behind."""
-        is_wanted = self._settings.removes_preamble and not self._is_code
-        return is_wanted and len(self._overlaps) <= _MOST_ANCHORS
+        return self._settings.removes_preamble and len(self._overlaps) <= _MOST_ANCHORS
 
     def _overlap(self, offset: int, between: str = "") -> Overlap:
         exact = self._settings.min_overlap
@@ -224,9 +223,11 @@ class Splicer:
             held = min(held, len(self._held) - best.found.end)
             if not self._may_grow(best) and self._is_after(best.found):
                 return self._joined(now, best, best.found)
+        if held >= self._settings.max_characters:
+            return self._decide(now, is_end=False)
         self._most = max(self._most, held)
         self._since = None if is_repeating else now if self._since is None else self._since
-        return self._decide(now, is_end=False) if held >= self._settings.max_characters else None
+        return None
 
     def _has_tail(self, offset: int) -> bool:
         """Whether the model has just begun with exactly what it was asked for."""
@@ -245,14 +246,18 @@ class Splicer:
 
     def _is_repeating(self) -> bool:
         """Whether what arrives is known to the reader, and can be swallowed for as long as it is."""
-        found = [each.offset for each in self._overlaps if each.found is not None]
-        for each in self._overlaps:
-            if each.is_growing and each.is_expected:
-                return True
-            is_certain = each.weight >= self._least
-            if each.is_growing and is_certain and all(each.offset < offset for offset in found):
-                return True
-        return False
+        return any(each.is_growing and self._is_repetition(each) for each in self._overlaps)
+
+    def _is_repetition(self, overlap: Overlap) -> bool:
+        """Whether it is more likely that this goes on than that the end was reached before."""
+        if overlap.is_expected:
+            return True
+        shorter = [
+            each.found.length
+            for each in self._overlaps
+            if each.found is not None and each.offset <= overlap.offset
+        ]
+        return overlap.weight >= max(self._least, 2 * max(shorter, default=0))
 
     def _is_after(self, found: Found) -> bool:
         """Whether it is clear what follows the overlap: the stored text may end with white space."""
@@ -296,7 +301,7 @@ class Splicer:
         lead = weight(stored.folded[: overlap.lead])
         if lead >= _CERTAIN or is_negligible(stored.text):
             return "restart"
-        if self._is_code or not self._settings.is_prose:
+        if self._is_code or not self._settings.is_prose or stored.text.endswith(("`", "~")):
             return None
         if lead >= self._settings.min_overlap:
             return "restart" if self._is_unfinished else "anew"

@@ -38,10 +38,10 @@ hierbij|vervolg
 
 # What it talks about.
 CONTINUING = """
-continu|left off|carry on|carrying on|pick up|picking up|the rest|resum|proceed|where i stopped
+contin[uú]|left off|carry on|carrying on|pick up|picking up|the rest|resum|proceed|where i stopped
 fortsetz|weiter
 la suite|le reste|reprend|poursui
-continua|el resto|sigo|siguien
+el resto|sigo|siguien
 prosegu|seguito|il resto|o resto|prossig
 verder|vervolg
 продолж|остальн
@@ -86,6 +86,7 @@ FUNCTION_WORDS = {
 }
 
 COMMAS = ",，、،.!！。…"
+AFTER_I = " '’"  # "I am", "I'm"
 PAUSES = ",;，；、،"
 COLONS = ":："
 FULL_STOPS = "。！？"  # no space follows them
