@@ -178,11 +178,8 @@ _SPELLED: Mapping[str, Prefill] = {
     "openrouter": replace(_LAST_MESSAGE, is_certain=False),
 }
 
-_CLAUDE = re.compile(
-    r"claude-(?:[123]|[23]\.\d|instant|(?:opus|sonnet|haiku)-(?:3|4(?:-[015])?)(?!\d))"
-)
-"""Up to 4.5, in either order of names ("claude-3-5-sonnet", "claude-sonnet-4-5")."""
-_CLAUDE_TOO_NEW = re.compile(r"claude-(?:opus|sonnet|haiku)-4-(?:[2-46-9]|[1-9]\d(?!\d{4}))")
+_CLAUDE = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[.-](\d{1,2})(?!\d))?")
+_LAST_CLAUDE = (4, 5)  # that takes the beginning of its answer
 _GEMINI = re.compile(r"gemini-(?:1\.|2\.|3-|3\.1-|3\.5-flash$|pro-latest)|gemma")
 _OPEN_WEIGHTS = frozenset(
     {"meta-llama", "mistralai", "qwen", "deepseek", "google", "anthropic", "nousresearch", "z-ai"}
@@ -241,7 +238,8 @@ def _can_be_prefilled(identity: Identity) -> bool:
     """Whether this model of a provider that can does so, too."""
     name, provider = identity.model, identity.provider
     if "claude" in name:
-        return bool(_CLAUDE.match(name)) and not _CLAUDE_TOO_NEW.match(name)
+        version = _CLAUDE.match(name)
+        return version is not None and (int(version[1]), int(version[2] or 0)) <= _LAST_CLAUDE
     if "gemini" in name:
         return bool(_GEMINI.match(name))
     if provider in ("anthropic", "bedrock"):
