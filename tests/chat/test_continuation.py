@@ -85,7 +85,7 @@ def who(provider: str, model: str = "m", **fields: Any) -> Identity:
         (who("azure", "gpt-4o"), INSTRUCT),
         (who("xai", "grok-4"), INSTRUCT),
         (who("github-copilot", "claude-sonnet-4-5"), INSTRUCT),
-        (who("outlast-demo", "embedded"), INSTRUCT),
+        (who("outlast-demo", "embedded"), PREFILL),
         # Claude, up to 4.5
         *(
             (who("anthropic", name), PREFILL)

@@ -34,7 +34,6 @@ from outlast.core.errors import OutlastError
 if TYPE_CHECKING:
     from pydantic_ai.models.openai import OpenAIChatModel
 
-LOCAL = "local"  # as the name of a model
 NAME = "SmolLM2-135M-Instruct"
 WEIGHTS = f"{NAME}.Q4_1.gguf"
 SIZE = 98_362_432  # bytes
@@ -73,6 +72,7 @@ class LocalModel:
         self._threads = threads
         self._say: Say = say or (lambda _: None)
         self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0  # the process that started it: a forked one does not stop it
         self._url = ""
 
     @property
@@ -94,6 +94,7 @@ class LocalModel:
         self._say(f"loading {NAME}")
         command = [sys.executable, "-m", "outlast.demo.local_model", str(weights)]
         command += ["--context", str(self._context), "--threads", str(self._threads)]
+        self._owner = os.getpid()
         with tempfile.TemporaryFile() as log:
             self._process = subprocess.Popen(
                 command,
@@ -111,7 +112,7 @@ class LocalModel:
 
     def stop(self) -> None:
         process, self._process = self._process, None
-        if process is None:
+        if process is None or self._owner != os.getpid():
             return
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:

@@ -176,6 +176,7 @@ _SPELLED: Mapping[str, Prefill] = {
     "google-gla": _LAST_MESSAGE,
     "google-vertex": _LAST_MESSAGE,
     "openrouter": replace(_LAST_MESSAGE, is_certain=False),
+    "outlast-demo": _LAST_MESSAGE,  # the embedded model of `outlast demo`
 }
 
 _CLAUDE = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[.-](\d{1,2})(?!\d))?")
