@@ -21,6 +21,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 OPTIONAL = {
     "postgres": ("store/", "inspect/", "cli/stores/", "testing/"),
     "otel": ("observe/",),
+    "local": ("demo/local_model.py",),
     "dev": ("testing/",),
 }
 
