@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from outlast.chat.message.instruct import tail_of
-from outlast.chat.message.splice import Splicer, SpliceSettings, Verdict
+from outlast.chat.seam.instruct import tail_of
+from outlast.chat.seam.splice import Splicer, SpliceSettings, Verdict
 
 _ENGLISH = """the rain fell softly on an old town while people hurried home along narrow streets and
 thought about dinner some of them stopped at bakery where warm bread was waiting others

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from misbehaviours import GREETINGS
 
-from outlast.chat.message.beginnings import (
+from outlast.chat.seam.beginnings import (
     begins_anew,
     gap,
     is_alike,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.chat.message.instruct import (
+from outlast.chat.seam.instruct import (
     LONGEST_TAIL,
     SHORTEST_TAIL,
     continue_instruction,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.chat.message.prefilled import PrefillSeam, sent_text
+from outlast.chat.seam.prefilled import PrefillSeam, sent_text
 
 LONG = "The harbour was quiet. Far out,"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from misbehaviours import GREETINGS, spliced
 
-from outlast.chat.message.instruct import tail_of
-from outlast.chat.message.splice import Splicer, SpliceSettings
+from outlast.chat.seam.instruct import tail_of
+from outlast.chat.seam.splice import Splicer, SpliceSettings
 
 # An answer in two parts, in the middle of a word where the script has words.
 ANSWERS = {

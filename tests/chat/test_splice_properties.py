@@ -21,9 +21,9 @@ from misbehaviours import (
     switch_language,
 )
 
-from outlast.chat.message.folding import Folding, weight
-from outlast.chat.message.instruct import is_negligible, tail_of
-from outlast.chat.message.splice import Splicer, SpliceSettings
+from outlast.chat.seam.folding import Folding, weight
+from outlast.chat.seam.instruct import is_negligible, tail_of
+from outlast.chat.seam.splice import Splicer, SpliceSettings
 
 MAX_BREAK = 12  # characters: a code block is closed, and a paragraph begins
 CASES = 1000  # of each misbehaviour: 10,000 in all

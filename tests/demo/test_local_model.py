@@ -32,10 +32,10 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from typer.testing import CliRunner
 
-from outlast.chat.message.prefilled import PrefillSeam
-from outlast.chat.message.splice import Splicer
 from outlast.chat.model.continuation import continuation_for, identity_of
 from outlast.chat.model.prefill import instruction, prefill_model, prefill_settings, prefilled
+from outlast.chat.seam.prefilled import PrefillSeam
+from outlast.chat.seam.splice import Splicer
 from outlast.cli.main import app
 from outlast.demo import local_model
 from outlast.demo.local_model import LocalModel, LocalModelError, find_weights

@@ -2,10 +2,12 @@
 
 A message travels through the packages in this order, and each imports only those before it:
 
-    message → types → inbox → transcript → stream → model → context → tools → turn → answer → run → recovery
+    message → seam → types → inbox → transcript → stream → model → context → tools → turn → answer → run
+    → recovery
 
 * `message`: UI messages and chunks as values. Pure: what may be handed in, how chunks become a message, how
   a damaged message is repaired.
+* `seam`: how a continued answer joins what was stored of it. Pure.
 * `types`: what users set and what hooks are given: `TurnConfig`, contexts, recovery options, events.
 * `inbox`: every request in order, accepted durably before its caller hears of it.
 * `transcript`: the tree of messages, of which one path is the conversation.

@@ -27,8 +27,8 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage
 
-from outlast.chat.message.instruct import is_continue_instruction
 from outlast.chat.model.beginnings import CONTINUE
+from outlast.chat.seam.instruct import is_continue_instruction
 from outlast.core import json
 from outlast.demo.script import Result, Said, answer
 

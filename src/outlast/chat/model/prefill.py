@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from outlast.chat.message.instruct import continue_instruction
-from outlast.chat.message.prefilled import sent_text
 from outlast.chat.model.continuation import Prefill
 from outlast.chat.model.request import models_behind
+from outlast.chat.seam.instruct import continue_instruction
+from outlast.chat.seam.prefilled import sent_text
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage

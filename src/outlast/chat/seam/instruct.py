@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from outlast.chat.message.folding import Folding, weight
+from outlast.chat.seam.folding import Folding, weight
 
 SHORTEST_TAIL = 60  # characters, if the text has as many
 LONGEST_TAIL = 160
@@ -40,7 +40,7 @@ def continue_instruction(text: str) -> str:
     """What to ask a model that has said `text` and was interrupted.
 
     ```python
-    from outlast.chat.message.instruct import continue_instruction
+    from outlast.chat.seam.instruct import continue_instruction
 
     assert "<tail>He had</tail>" in continue_instruction("He had")
     ```

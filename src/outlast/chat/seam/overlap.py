@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from outlast.chat.message.folding import Folding, is_wide, weight
-from outlast.chat.message.instruct import tail_of
+from outlast.chat.seam.folding import Folding, is_wide, weight
+from outlast.chat.seam.instruct import tail_of
 
 LEAST_WORD = 3  # letters of a repeated word at the very end
 _TRACKED = 64  # folded characters after which few places are left

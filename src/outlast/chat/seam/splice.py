@@ -36,8 +36,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from outlast.chat.message import words
-from outlast.chat.message.beginnings import (
+from outlast.chat.seam import words
+from outlast.chat.seam.beginnings import (
     MAX_PREAMBLE,
     begins_anew,
     gap,
@@ -51,9 +51,9 @@ from outlast.chat.message.beginnings import (
     preamble_end,
     reopened_fence_end,
 )
-from outlast.chat.message.folding import weight
-from outlast.chat.message.instruct import is_negligible
-from outlast.chat.message.overlap import Found, Overlap, Stored
+from outlast.chat.seam.folding import weight
+from outlast.chat.seam.instruct import is_negligible
+from outlast.chat.seam.overlap import Found, Overlap, Stored
 
 Kind = Literal["continue", "spliced", "new_paragraph", "replace"]
 Reason = Literal[
@@ -104,7 +104,7 @@ class Splicer:
     """Joins one continuation to one stored text.
 
     ```python
-    from outlast.chat.message.splice import Splicer
+    from outlast.chat.seam.splice import Splicer
 
     splicer = Splicer("It was late. He had")
     shown = splicer.feed("It was late.", now=0) + splicer.feed(" He had been", now=20)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from outlast.chat.message import words
+from outlast.chat.seam import words
 
 _MARKS = frozenset("*_`~#>|\\+" + words.BULLETS)
 _PLAIN = {

@@ -13,7 +13,7 @@ A `PrefillSeam` is used like a `Splicer`.
 
 from __future__ import annotations
 
-from outlast.chat.message.splice import Kind, Reason, Verdict
+from outlast.chat.seam.splice import Kind, Reason, Verdict
 
 _LEAST_ECHO = 16  # characters of a text which no answer begins with twice by chance
 
@@ -27,7 +27,7 @@ class PrefillSeam:
     """Joins one continuation to one stored text, of which the provider was handed `sent_text`.
 
     ```python
-    from outlast.chat.message.prefilled import PrefillSeam
+    from outlast.chat.seam.prefilled import PrefillSeam
 
     seam = PrefillSeam("One.\\n")
     assert seam.feed("\\n", now=0) == ""  # it is stored

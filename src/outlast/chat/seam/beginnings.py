@@ -12,9 +12,9 @@ import re
 import unicodedata
 from collections import Counter
 
-from outlast.chat.message import words
-from outlast.chat.message.folding import is_wide
-from outlast.chat.message.words import alternatives
+from outlast.chat.seam import words
+from outlast.chat.seam.folding import is_wide
+from outlast.chat.seam.words import alternatives
 
 MAX_PREAMBLE = 160  # characters
 
