@@ -62,12 +62,10 @@ class Schemas:
         return self._thread.submit(self._runner.run, work).result()
 
     async def _open(self) -> None:
-        import asyncpg
 
         store = await open_store(self.url("pattern"))
         await store.close()
-        self._connection = await asyncpg.connect(self._server)
-        await self._connection.execute(WAITS_AT_MOST)
+        await self._connect()
         self._shape = await self._connection.fetchrow(SHAPE, "pattern")
         self._meta = await self._connection.fetch("SELECT * FROM pattern.meta ORDER BY key")
         found = await self._connection.fetch(
@@ -75,10 +73,26 @@ class Schemas:
         )
         self._tables = [name for (name,) in found]
 
+    async def _connect(self) -> None:
+        import asyncpg
+
+        self._connection = await asyncpg.connect(self._server)
+        await self._connection.execute(WAITS_AT_MOST)
+
     async def _emptied(self, name: str) -> bool:
         """False: it is not as it was made, or somebody is still at it; then nobody gets it again."""
         import asyncpg
 
+        try:
+            if self._connection.is_closed():
+                await self._connect()
+            return await self._is_emptied(name)
+        except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
+            return False  # a test has ended every session of the server
+        except asyncpg.LockNotAvailableError:
+            return False
+
+    async def _is_emptied(self, name: str) -> bool:
         if await self._connection.fetchrow(SHAPE, name) != self._shape:
             return False
         if await self._connection.fetchval(WRITERS, name):
@@ -86,9 +100,6 @@ class Schemas:
         meta = await self._connection.fetch(f"SELECT * FROM {name}.meta ORDER BY key")
         if meta != self._meta:
             return False
-        try:
-            script = "".join(f"DELETE FROM {name}.{table};" for table in self._tables)
-            await self._connection.execute(script)
-        except asyncpg.LockNotAvailableError:
-            return False
+        script = "".join(f"DELETE FROM {name}.{table};" for table in self._tables)
+        await self._connection.execute(script)
         return True

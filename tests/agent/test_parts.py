@@ -75,16 +75,6 @@ async def test_only_parts_that_override_a_moment_are_asked(sqlite_url: str) -> N
     def look(parts: Parts) -> None:
         assert [method.__self__ for method in parts.having("greeting")] == [parts[Greets]]
         assert parts.having("wake_up_late") == []
-        first = parts.having("greeting")
-        assert parts.having("greeting") is first, "it is found out once"
-
-        class Late(Greets): ...
-
-        parts.add(Late(parts), "late")
-        assert [method.__self__ for method in parts.having("greeting")] == [
-            parts[Greets],
-            parts[Late],
-        ]
 
     await with_parts(sqlite_url, look)
 

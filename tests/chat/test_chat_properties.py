@@ -288,7 +288,7 @@ def live(
     options = {"shutdown_timeout": 0}
     one = Life([Talker], url, number=number, death=death, start=start, host_options=options)
     one.run(drive)
-    return one.ended_at
+    return one.next_start
 
 
 def _fast_folder() -> str | None:

@@ -30,7 +30,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openrouter import OpenRouterProvider
 from pydantic_ai.providers.vllm import VLLMProvider
 
-from outlast.chat.context.history import with_continuation
+from outlast.chat.model.beginnings import with_continuation
 from outlast.chat.model.continuation import (
     Continuation,
     Identity,

@@ -37,7 +37,8 @@ from outlast import Host, Think, ToolCall, tool
 from outlast.agent.agent import parts_of
 from outlast.agent.state.facts import Facts
 from outlast.chat.admission import Admission
-from outlast.chat.inbox.inbox import AUTO, Inbox
+from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.inbox.origin import AUTO
 from outlast.chat.message.repair import open_calls
 from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.turn.pending import PendingCalls
@@ -483,7 +484,7 @@ def live(
     options = {"shutdown_timeout": 0}
     one = Life([Talker], url, number=number, death=death, start=start, host_options=options)
     one.run(drive)
-    return one.ended_at
+    return one.next_start
 
 
 def _fast_folder() -> str | None:

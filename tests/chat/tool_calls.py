@@ -60,7 +60,7 @@ class Lives:
         self._lives: list[Life] = []
 
     def run(self, *acts: Drive) -> Life:
-        start = self._lives[-1].ended_at if self._lives else START
+        start = self._lives[-1].next_start if self._lives else START
         number = len(self._lives) + 1
         self._lives.append(Life(self._agents, self._url, number=number, start=start))
         self._lives[-1].run(*acts)

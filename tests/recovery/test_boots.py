@@ -109,6 +109,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
         database.execute("INSERT INTO boots VALUES ('Full/a', 1, 0)")
         database.execute("INSERT INTO traces VALUES ('Full/a', 's1', '00-0-0-00')")
         database.execute("INSERT INTO admissions VALUES ('Full/a', 'fiber:f1', 'k')")
+        database.execute("INSERT INTO receipts VALUES ('Full/a', 's', 'k', '1', 0)")
         database.commit()
         for table in tables(path):
             [(count,)] = database.execute(f"SELECT count(*) FROM {table}").fetchall()
@@ -135,7 +136,7 @@ GARBAGE: dict[str, list[Any]] = {
 }
 TABLES = [
     "agents", "storage", "fibers", "alarms", "schedules", "facts", "sub_agents", "admissions", "messages",
-    "inbox", "streams", "calls", "responses", "traces", "incidents", "boots", "decisions",
+    "inbox", "streams", "calls", "receipts", "responses", "traces", "incidents", "boots", "decisions",
 ]  # fmt: skip
 
 
@@ -200,7 +201,8 @@ async def test_a_turn_that_an_older_version_has_left_goes_on(full: Path, tmp_pat
     shutil.copy(full, path := tmp_path / "a.db")
     with closing(sqlite3.connect(path)) as database:
         database.executescript(
-            "DROP TABLE incidents; DROP TABLE boots; DROP TABLE decisions; DELETE FROM responses;"
+            "DROP TABLE incidents; DROP TABLE boots; DROP TABLE decisions; DROP TABLE receipts;"
+            " DELETE FROM responses;"
             " ALTER TABLE inbox DROP COLUMN detail; ALTER TABLE fibers DROP COLUMN crashes;"
             " ALTER TABLE schedules DROP COLUMN crashes"
         )
