@@ -101,6 +101,10 @@ def chat_bars(numbers: Numbers) -> Iterator[Bar]:
             share = divided(ours, get(workload, system, "cpu_us"))
             yield Bar(f"{how_many}: CPU of a durable delta against {peer}", share, limit, "x")
     yield Bar("turn at NORMAL", get("w3t", "ours-normal", "wall_ms"), 5, " ms")
+    for workload, how in (("turncpu", "one by one"), ("turncpuc", "20 at a time")):
+        full, postgres = (get(workload, f"ours-{kind}", "cpu_ms") for kind in ("full", "postgres"))
+        claim = f"warm turn, {how}: CPU on PostgreSQL against FULL"
+        yield Bar(claim, divided(postgres, full), 1.3, "x")
     for effect in ("once", "read"):
         call = get("w3x", f"ours-{effect}", "cpu_us")
         yield Bar(f"CPU of a tool call, ten in a step, effect={effect!r}", call, 150, " µs")

@@ -52,6 +52,8 @@ WORKLOADS = {
     "w3": "One streamed answer of 500 deltas after another, from a model that never pauses",
     "w3c": "Streamed answers of 500 deltas, 50 at once",
     "w3t": "A turn: from the question to the durable end of an answer of one delta",
+    "turncpu": "CPU of a warm turn of one delta, the host's and the database's, one after another",
+    "turncpuc": "CPU of a warm turn of one delta, the host's and the database's, 20 at a time",
     "w3b": "What finished turns leave in the store, as a multiple of what was said",
     "w3s": "What a turn asks of the store, after 10 turns of a conversation and after 500",
     "w3f": "An answer of 200 words, one every 10 ms: commits, each with its fsync, and CPU, by `flush`",

@@ -47,6 +47,8 @@ class Meter:
         self.others = tuple(pid for pid in others if pid != os.getpid())
         self.wall = 0.0
         self.cpu = 0.0
+        self.own_cpu = 0.0
+        """The share of this process."""
 
     def __enter__(self) -> Self:
         # Looking at other processes costs CPU of our own: it stays outside the section.
@@ -57,8 +59,8 @@ class Meter:
 
     def __exit__(self, *_: object) -> None:
         self.wall = time.perf_counter() - self._wall
-        self.cpu = time.process_time() - self._cpu
-        self.cpu += sum(map(cpu_seconds, self.others)) - self._others
+        self.own_cpu = time.process_time() - self._cpu
+        self.cpu = self.own_cpu + sum(map(cpu_seconds, self.others)) - self._others
 
     def each(self, n: int) -> Metrics:
         """Microseconds of wall and CPU time per operation, and the rate."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from functools import cache
@@ -13,6 +14,7 @@ from benchmarks.deltas import (
     AT_ONCE,
     DELTAS,
     QUESTION,
+    TURNS_EACH,
     Hear,
     Talk,
     conversation,
@@ -78,6 +80,37 @@ async def turn(kind: str, place: Place, n: int) -> Metrics:
     chat = chat_class(1)
     async with host(place, kind, chat) as opened:
         return await turns(talking(opened, chat), n, place.meter())
+
+
+async def turn_cpu(kind: str, at_once: int, place: Place, n: int) -> Metrics:
+    """turncpu: what warm turns cost, so many at a time, the host's share and the database's.
+
+    The second to eleventh turns of conversations: long ones cost more, and not because of the store."""
+    chat = chat_class(1)
+    agents = [conversation(i) for i in range(n // TURNS_EACH)]
+    async with host(place, kind, chat) as opened:
+        talk = talking(opened, chat)
+
+        async def all_turns(each: int) -> None:
+            waiting = iter(agents)
+
+            async def worker() -> None:
+                for agent in waiting:
+                    for _ in range(each):
+                        await talk(agent, lambda _: None)
+
+            await asyncio.gather(*(worker() for _ in range(at_once)))
+
+        await all_turns(1)
+        with place.meter() as meter:
+            await all_turns(TURNS_EACH)
+    turns = len(agents) * TURNS_EACH
+    return {
+        "host_ms": meter.own_cpu / turns * 1e3,
+        "database_ms": (meter.cpu - meter.own_cpu) / turns * 1e3,
+        "cpu_ms": meter.cpu / turns * 1e3,
+        "per_s": turns / meter.wall,
+    }
 
 
 def used_bytes(path: Path) -> int:
@@ -197,6 +230,11 @@ JOBS = [
         for kind in LABELS
     ),
     *(Job("w3t", f"ours-{kind}", LABELS[kind], kind, in_loop(turn, kind), 300) for kind in LABELS),
+    *(
+        Job(workload, f"ours-{kind}", LABELS[kind], kind, in_loop(turn_cpu, kind, at_once), 1000)
+        for workload, at_once in (("turncpu", 1), ("turncpuc", 20))
+        for kind in ("full", "postgres")
+    ),
     Job("w3b", "ours-20k", "outlast, answers of 20 KB", "20k", in_loop(stored, 20_000), 50),
     Job("w3b", "ours-200k", "outlast, answers of 200 KB", "200k", in_loop(stored, 200_000), 20),
     Job("w3s", "ours-turns", "outlast", "turns", in_loop(statements), 500),

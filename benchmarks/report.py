@@ -38,6 +38,12 @@ STREAMED = (
     Column("p50 ms", "p50_ms", ratios=False),
     Column("p99 ms", "p99_ms", ratios=False),
 )
+SPENT = (
+    Column("host ms", "host_ms", ratios=False),
+    Column("database ms", "database_ms", ratios=False),
+    Column("CPU ms", "cpu_ms"),
+    Column("turns/s", "per_s", ratios=False),
+)
 WIRED = STREAMED[:2]
 RECOVERED = (
     Column("median ms", "wall_ms"),
@@ -62,6 +68,8 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "w3": STREAMED,
     "w3c": STREAMED,
     "w3t": (Column("wall ms", "wall_ms"), Column("CPU ms", "cpu_ms")),
+    "turncpu": SPENT,
+    "turncpuc": SPENT,
     "w3b": (
         Column("at the end", "ended_x", ratios=False),
         Column("after retention", "kept_x", ratios=False),

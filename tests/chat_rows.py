@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlast import Host
-from outlast.chat.context.history import CONTINUE
 from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.store.operations import Query
 
 _ENTRIES = Query.same(

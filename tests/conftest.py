@@ -18,6 +18,8 @@ from hypothesis.errors import HypothesisSideeffectWarning
 
 from loops import SkippingLoop
 from outlast.testing import VirtualLoop
+from schemas import Schemas
+from sweeps import SEED, seed_of_the_run
 
 PROJECT = Path(__file__).parent.parent
 
@@ -33,8 +35,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("outlast", derandomize=True, print_blob=True, **machine_speed)
     settings.register_profile("explore", derandomize=False, print_blob=True, **machine_speed)
     settings.load_profile("outlast")
+    seed_of_the_run()  # before the workers start: they inherit it
     if not hasattr(config, "workerinput"):
         build_character_table()
+
+
+def pytest_report_header() -> str:
+    return f"crash sweeps: {SEED}={seed_of_the_run()} repeats the deaths of this run"
 
 
 def build_character_table() -> None:
@@ -152,9 +159,23 @@ def postgres_url(postgres: str, request: pytest.FixtureRequest) -> str:
     return f"{postgres}{separator}schema=t{name}"
 
 
+@pytest.fixture(scope="session")
+def schemas(postgres: str) -> Iterator[Schemas]:
+    made = Schemas(postgres)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reused_postgres_url(schemas: Schemas) -> Iterator[str]:
+    """A schema that is empty, for tests that do with it only what a host does."""
+    name = schemas.take()
+    yield schemas.url(name)
+    schemas.give_back(name)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store_url(request: pytest.FixtureRequest) -> str:
     """The URL of an empty store: each test that takes it runs once per engine."""
-    return str(
-        request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
-    )
+    of_postgres = "postgres_url" if "/store/" in str(request.path) else "reused_postgres_url"
+    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else of_postgres))

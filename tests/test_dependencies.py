@@ -19,8 +19,9 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 # Where something other than the runtime dependencies may be imported, and from which extra it comes.
 OPTIONAL = {
-    "postgres": ("store/", "inspect/", "cli/storing.py", "testing/"),
+    "postgres": ("store/", "inspect/", "cli/stores/", "testing/"),
     "otel": ("observe/",),
+    "local": ("demo/local_model.py",),
     "dev": ("testing/",),
 }
 

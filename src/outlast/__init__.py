@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         ToolCall,
         tool,
     )
+    from outlast.chat.turn.state import TurnStatistics
     from outlast.chat.types.config import (
         Debounce,
         StopCondition,
@@ -260,6 +261,7 @@ _HOMES = {
     "TurnContext": "chat.types.config",
     "TurnFailed": "core.errors",
     "TurnResult": "chat.message.results",
+    "TurnStatistics": "chat.turn.state",
     "TurnStatus": "chat.message.results",
     "UnknownAgent": "core.errors",
     "ValueTooLarge": "core.errors",
@@ -403,6 +405,7 @@ __all__ = [
     "TurnContext",
     "TurnFailed",
     "TurnResult",
+    "TurnStatistics",
     "TurnStatus",
     "UnknownAgent",
     "ValueTooLarge",

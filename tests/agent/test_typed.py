@@ -302,7 +302,7 @@ def test_pydantic_is_loaded_with_the_first_typed_value_and_not_before(tmp_path: 
     code = """
 import sys
 from dataclasses import dataclass
-from outlast.agent import typed
+from outlast.agent.state import typed
 
 @dataclass
 class Inner:

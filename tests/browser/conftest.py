@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from browser.served import LONG, Server, serving
+from chromium import chromium
 
-ROOT = Path(__file__).parent.parent.parent
 Opener = Callable[..., Page]
 STRANGER = "stranger.example"  # a name that its owner has made to mean this machine
 
 expect.set_options(timeout=LONG * 1000)
-
-
-def chromium() -> str:
-    """The path of a Chromium, installed if that is possible; a failure says what to install."""
-    names = (os.environ.get("OUTLAST_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
-    for name in names:
-        if name and (path := shutil.which(name)):
-            return path
-    found = subprocess.run([ROOT / "script/chromium"], capture_output=True, text=True)
-    if found.returncode != 0:
-        pytest.fail(found.stderr.strip(), pytrace=False)
-    return found.stdout.strip()
 
 
 @pytest.fixture(scope="module")

@@ -33,12 +33,14 @@ class Store:
 
     def __init__(self) -> None:
         self.commits: list[tuple[float, int]] = []
+        self.written: list[Operation] = []
 
     def __call__(self, operations: list[Operation]) -> asyncio.Future[tuple[int, ...]]:
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[tuple[int, ...]] = loop.create_future()
         loop.call_soon(outcome.set_result, (1,) * len(operations))
         self.commits.append((round(loop.time(), 3), len(operations)))
+        self.written += operations
         return outcome
 
     @property
@@ -176,3 +178,30 @@ async def test_a_tool_begins_at_once_and_its_outcome_is_written_at_once(sqlite_u
 async def test_a_floor_that_makes_no_sense_is_refused(flush: Any) -> None:
     with pytest.raises(ValueError, match="flush must "):
         Host(agents=[talker(None)], flush=flush)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows"),
+    [
+        ([3, 3], [2]),
+        ([4, 4], [2]),
+        ([4, 5], [1, 1]),
+        ([3, 3, 3], [2, 1]),
+        ([20, 1], [1, 1]),
+        ([1] * 12, [5, 5, 2]),
+    ],
+)
+async def test_chunks_that_do_not_fit_into_a_row_are_several(
+    sizes: list[int], rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "LONGEST_ROW", 9)
+    stream, store = opened()
+    for size in sizes:
+        stream.append("x" * size)
+    await stream.stored()
+    assert [arguments[3] for _, arguments in store.written] == rows
+    assert [arguments[2] for _, arguments in store.written] == [
+        sum(rows[:at]) for at in range(len(rows))
+    ]
+    text = "\n".join(str(arguments[5]) for _, arguments in store.written)
+    assert [len(chunk) for chunk in text.split("\n")] == sizes

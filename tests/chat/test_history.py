@@ -31,8 +31,6 @@ from pydantic_ai.messages import (
 from chat.model_streams import SCRIPTS, call, comparable, events
 from chat.test_reducer import JSON, built
 from outlast.chat.context.history import (
-    BEGINNING,
-    CONTINUE,
     DENIED,
     MAX_RESULT_CHARACTERS,
     WORDLESS,
@@ -40,11 +38,11 @@ from outlast.chat.context.history import (
     ends_with_assistant,
     to_model_messages,
     tool_return,
-    with_continuation,
 )
 from outlast.chat.context.shorten import shortened, shortened_value
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.reducer import cleaned
+from outlast.chat.model.beginnings import BEGINNING, CONTINUE, with_continuation
 
 ORIGIN = {"model_name": "m", "provider_name": "p", "provider_response_id": "resp_1"}
 

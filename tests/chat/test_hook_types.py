@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+CACHE = Path(__file__).parent.parent.parent / ".mypy_cache" / "test_hook_types"
 OVERRIDES = """
 from collections.abc import Sequence
 from typing import Any
@@ -50,7 +51,7 @@ def test_mypy_accepts_plain_and_async_overrides_of_every_hook(tmp_path: Path) ->
     ]
     (tmp_path / "use.py").write_text("".join(both))
     (tmp_path / "mypy.ini").write_text("[mypy-pydantic_ai.*]\nfollow_imports = skip\n[mypy]\n")
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(CACHE)]
     found = subprocess.run(
         [*command, "use.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -37,9 +37,9 @@ from outlast import Host, Think, ToolCall, tool
 from outlast.agent.agent import parts_of
 from outlast.agent.state.facts import Facts
 from outlast.chat.admission import Admission
-from outlast.chat.context.history import CONTINUE
 from outlast.chat.inbox.inbox import AUTO, Inbox
 from outlast.chat.message.repair import open_calls
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.turn.pending import PendingCalls
 from outlast.core.errors import OutlastError
 from outlast.testing import Death, ScriptedModel, Step

@@ -27,7 +27,7 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.wrapper import WrapperModel
 
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.model.client import ModelStream, open_stream, resolve
 from outlast.chat.model.errors import (
     LARGEST_DELAY,

@@ -19,7 +19,7 @@ from outlast.chat.model.errors import (
     shown_to_users,
 )
 from outlast.chat.model.output import OutputInvalid
-from outlast.chat.recovery.resume import TurnInterrupted
+from outlast.chat.recovery.finish import TurnInterrupted
 from outlast.core.errors import StoreUnavailable
 
 SECRET = "key sk-123 of org-7 at https://internal:8443"

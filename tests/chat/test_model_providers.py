@@ -27,7 +27,7 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
 from loops import skip
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.model.client import ModelStream, open_stream
 from outlast.chat.model.errors import (
     PASSING,

@@ -23,7 +23,8 @@ from pydantic_ai.tools import ToolDefinition
 
 from chat.test_history import assistant, tool, user
 from chat.test_model_providers import HELLO, WEATHER, Dialect, ask, every_dialect, serving
-from outlast.chat.context.history import BEGINNING, CONTINUE, WORDLESS, to_model_messages
+from outlast.chat.context.history import WORDLESS, to_model_messages
+from outlast.chat.model.beginnings import BEGINNING, CONTINUE
 from outlast.chat.model.request import (
     request_messages,
     request_parameters,

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx2 as httpx
 from commands import beside
 
+from outlast.cli.load import watch
 from outlast.client import Client
 from outlast.host.address import Address
 from outlast.inspect import views
@@ -67,7 +68,7 @@ class Dev:
         """The process that serves; its supervisor has the watcher as a child, too."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         names = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children}
-        (found,) = [int(pid) for pid, name in names.items() if "watching" not in name]
+        (found,) = [int(pid) for pid, name in names.items() if watch.__name__ not in name]
         return found
 
     async def until_said(self, name: str, words: int) -> None:

@@ -53,6 +53,7 @@ async def test_a_frame_that_a_server_does_not_read_is_final_for_its_message(
 ) -> None:
     """uvicorn closes with 1009 by itself, before the application has seen anything."""
     monkeypatch.setattr("outlast.client.line.FIRST_RETRY", 0.01)
+    monkeypatch.setattr("outlast.server.socket.gathering.DISCARDING", 0.5)
     app = App(agents=[FixtureAgent], store=sqlite_url, shutdown_timeout=0.2)
     async with serving(app, ws_max_size=100_000) as server:
         async with Client(server.http, "fixture-agent", "a") as client:

@@ -32,7 +32,7 @@ def number(text: str, pattern: str, default: int) -> int:
 
 def prompt_of(messages: list[ModelMessage]) -> str:
     """What the user has said last; a request to go on is not theirs."""
-    from outlast.chat.context.history import CONTINUE
+    from outlast.chat.model.beginnings import CONTINUE
 
     for message in reversed(messages):
         for part in reversed(message.parts):
@@ -45,7 +45,7 @@ def prompt_of(messages: list[ModelMessage]) -> str:
 
 def after_prompt(messages: list[ModelMessage]) -> tuple[str, dict[str, Any]]:
     """What was answered to the last prompt so far: the text, and what tools have returned."""
-    from outlast.chat.context.history import CONTINUE
+    from outlast.chat.model.beginnings import CONTINUE
 
     text, results = "", {}
     for message in messages:

@@ -13,9 +13,9 @@ from pydantic_ai.messages import ModelMessage
 from chat_rows import Seen
 from outlast import NotDone, StepContext, Think, ToolCall, tool
 from outlast.chat.admission import Admission
-from outlast.chat.context.history import CONTINUE
 from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.sql import EntryRow
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.turn.state import TurnState
 from outlast.chat.types.events import RecoveryDecided
 from outlast.chat.types.recovery import ChatRecoveryContext
@@ -51,10 +51,14 @@ class World:
     deletions: list[str] = field(default_factory=list)
     recoveries: list[str] = field(default_factory=list)  # what was done about interruptions
 
+    def outside(self) -> list[Any]:
+        """All of it, for a sweep."""
+        others = [getattr(self, name) for name in self.__slots__ if name != "seen"]
+        return [self.seen.chunks, *others, model.requests]
+
     def forget(self) -> None:
-        for name in self.__slots__:
-            getattr(self, name).clear()
-        model.requests.clear()
+        for each in self.outside():
+            each.clear()
 
 
 world = World()

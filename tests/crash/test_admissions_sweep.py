@@ -13,8 +13,9 @@ import pytest
 
 from outlast import Agent, FiberContext, FiberRecoveryContext, Host, Schedule
 from outlast.store.operations import Query
-from outlast.testing import Outcome, crash_sweep
+from outlast.testing import Outcome
 from support import alarm_rows
+from sweeps import crash_sweep
 
 Mode = Literal["commits", "groups", "twice"]
 MODES: list[Mode] = ["commits", "groups", "twice"]

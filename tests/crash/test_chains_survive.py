@@ -9,7 +9,8 @@ from pydantic_ai.messages import ModelMessage
 
 from chat_rows import check_all_ended, check_request, check_tree, prompts_of, stored
 from outlast import Host, RecoveryBootEvent, RecoveryBootResult, Think
-from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
+from outlast.testing import Outcome, ScriptedModel, Step
+from sweeps import crash_sweep
 
 AGENT = "Dropper/d"
 ESSAY = "An essay of a few words."
@@ -78,7 +79,7 @@ async def test_a_partial_answer_that_is_dropped(
 ) -> None:
     store = str(request.getfixturevalue("postgres")) if engine == "postgresql" else None
     report = await crash_sweep(
-        agents=[Dropper], drive=talk, check=check, reset=forget, mode=mode, store=store,
-        sample=sample,
+        agents=[Dropper], drive=talk, check=check, reset=forget, outside=[model.requests],
+        mode=mode, store=store, sample=sample,
     )  # fmt: skip
     assert report.deaths >= (sample or 2 * report.commits)

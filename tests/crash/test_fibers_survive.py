@@ -16,8 +16,9 @@ from outlast import (
     HostStopped,
 )
 from outlast.host.address import Address
-from outlast.testing import Outcome, crash_sweep
+from outlast.testing import Outcome
 from support import alarm_rows, fiber_rows
+from sweeps import crash_sweep
 
 STEPS = 6
 effects: list[str] = []  # what happened in the world outside the store
@@ -106,7 +107,13 @@ async def check(outcome: Outcome) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_pipeline_on_sqlite(mode: Any, seed: int) -> None:
     report = await crash_sweep(
-        agents=[Pipeline], drive=drive, check=check, reset=effects.clear, mode=mode, seed=seed
+        agents=[Pipeline],
+        drive=drive,
+        check=check,
+        reset=effects.clear,
+        outside=[effects],
+        mode=mode,
+        seed=seed,
     )
     assert report.commits >= 10
     assert report.deaths >= 2 * report.commits
@@ -119,6 +126,7 @@ async def test_pipeline_on_postgresql(postgres: str, mode: Any) -> None:
         drive=drive,
         check=check,
         reset=effects.clear,
+        outside=[effects],
         store=postgres,
         mode=mode,
         sample=12,

@@ -9,7 +9,8 @@ import pytest
 from chat.conversation import talker
 from outlast import Host
 from outlast.store.operations import Query
-from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
+from outlast.testing import Outcome, ScriptedModel, Step
+from sweeps import crash_sweep
 
 ANSWERS = Query.same("SELECT count(*) FROM messages WHERE role = 'assistant'")
 STORED = Query.same("SELECT id, body FROM messages WHERE role = 'user' ORDER BY number")

@@ -10,9 +10,10 @@ from pydantic_ai.messages import ModelMessage
 
 from chat_rows import check_all_ended, check_answers, check_request, check_tree, stored
 from outlast import Host, Think, tool
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.run.runner import LOST_FUNCTION
-from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
+from outlast.testing import Outcome, ScriptedModel, Step
+from sweeps import crash_sweep
 
 Mode = Literal["commits", "groups", "twice"]
 AGENT = "Shop/s"
@@ -65,9 +66,10 @@ def compose(messages: list[Any]) -> dict[str, Any]:
 async def shop(host: Host) -> None:
     agent = host.get(Shop, "s")
     if not await agent.get_messages():
-        turn = await agent.save_messages(compose, idempotency_key="one", client_tools=[COPY])
-        if turn.error == LOST_FUNCTION:  # it says that it is to be asked anew
-            await agent.save_messages(compose, idempotency_key="again", client_tools=[COPY])
+        for key in ("one", "again", "once more"):
+            turn = await agent.save_messages(compose, idempotency_key=key, client_tools=[COPY])
+            if turn.error != LOST_FUNCTION:  # it says that it is to be asked anew
+                break
     await host.until_settled()
     for _ in range(2):
         for part in (await agent.get_messages())[-1].parts:
@@ -110,9 +112,12 @@ async def check(outcome: Outcome) -> None:
     assert {entry.outcome for entry in rows.entries if entry not in lost} == {"completed"}
 
 
+OUTSIDE: list[Any] = [approved, copied, composed, model.requests]
+
+
 def forget() -> None:
-    for each in (approved, copied, composed, model.requests):
-        each.clear()  # type: ignore[attr-defined]
+    for each in OUTSIDE:
+        each.clear()
 
 
 @pytest.mark.parametrize(
@@ -134,6 +139,7 @@ async def test_parts_functions_and_approvals_of_ones_own(
         drive=shop,
         check=check,
         reset=forget,
+        outside=OUTSIDE,
         mode=mode,
         store=store,
         sample=sample,

@@ -38,12 +38,13 @@ from chat_rows import (
     stored,
 )
 from outlast import Host
-from outlast.chat.context.history import CONTINUE
-from outlast.chat.inbox.inbox import AUTO
+from outlast.chat.inbox.origin import AUTO
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.run.retention import KEEP_STREAMS
 from outlast.store.operations import Query
-from outlast.testing import Outcome, crash_sweep
+from outlast.testing import Outcome
 from support import alarm_rows
+from sweeps import crash_sweep
 
 Mode = Literal["commits", "groups", "twice", "thrice"]
 MODES: list[Mode] = ["commits", "groups", "twice", "thrice"]
@@ -186,6 +187,8 @@ async def converse(host: Host) -> None:
             two = Listener()
             side.create_task(agent.chat(user("two"), two))
             await two.begun.wait()
+        while not await agent.knows("u-note"):  # or it is the last message, and nothing of three's
+            await asyncio.sleep(0.01)
         three = await agent.submit_messages(user("three"), idempotency_key="three")
         world.accepted.add(three.id)
         side.create_task(watch(agent, three.id))
@@ -242,6 +245,7 @@ async def test_a_conversation(mode: Mode, store: str | None, sample: int | None)
         mode=mode,
         store=store,
         sample=sample,
+        outside=world.outside(),
     )
     assert report.commits >= 40
     assert report.deaths >= (sample or 2 * report.commits)
@@ -340,6 +344,7 @@ async def test_turns_with_every_kind_of_tool(
         mode=mode,
         store=store,
         sample=sample,
+        outside=world.outside(),
     )
     assert report.commits >= 40
     assert report.deaths >= (sample or 2 * report.commits)
@@ -388,7 +393,12 @@ async def test_a_user_who_moves_on(mode: Mode) -> None:
     skipped.clear()
     decided.clear()
     await crash_sweep(
-        agents=[Hasty], drive=move_on, check=check_moved_on, reset=world.forget, mode=mode
+        agents=[Hasty],
+        drive=move_on,
+        check=check_moved_on,
+        reset=world.forget,
+        mode=mode,
+        outside=world.outside(),
     )
     assert any(skipped), "an answer was left where it was"
     assert 21 in decided
@@ -425,5 +435,10 @@ async def check_cleared(outcome: Outcome) -> None:
 @pytest.mark.parametrize("mode", ["commits", "thrice"])
 async def test_a_user_who_clears_everything(mode: Mode) -> None:
     await crash_sweep(
-        agents=[Talker], drive=clear, check=check_cleared, reset=world.forget, mode=mode
+        agents=[Talker],
+        drive=clear,
+        check=check_cleared,
+        reset=world.forget,
+        mode=mode,
+        outside=world.outside(),
     )

@@ -12,7 +12,8 @@ from chat_rows import check_all_ended, check_answers, check_request, check_tree,
 from outlast import Host, Think, ToolCall, tool
 from outlast.core import json
 from outlast.store.operations import Query
-from outlast.testing import Outcome, Step, crash_sweep
+from outlast.testing import Outcome, Step
+from sweeps import crash_sweep
 
 AGENT = "Clerk/c"
 LOCATE, BAD = (
@@ -99,7 +100,8 @@ async def test_a_conversation_with_a_tool_that_its_provider_refuses(
 ) -> None:
     store = str(request.getfixturevalue("postgres")) if engine == "postgresql" else None
     report = await crash_sweep(
-        agents=[Clerk], drive=work, check=check, reset=forget, mode=mode, store=store,
-        sample=sample,
+        agents=[Clerk], drive=work, check=check, reset=forget,
+        outside=[mails, model.requests],
+        mode=mode, store=store, sample=sample,
     )  # fmt: skip
     assert report.deaths >= (sample or 2 * report.commits)

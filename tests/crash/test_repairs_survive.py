@@ -18,7 +18,8 @@ from chat_rows import (
 )
 from outlast import Host, Think, ToolCall, tool
 from outlast.store.operations import Query
-from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
+from outlast.testing import Outcome, ScriptedModel, Step
+from sweeps import crash_sweep
 
 NOTE = "(The mail may have been sent.)"
 
@@ -129,16 +130,15 @@ async def test_a_call_that_becomes_a_text(
     request: pytest.FixtureRequest,
 ) -> None:
     store = str(request.getfixturevalue("postgres")) if engine == "postgresql" else None
-    unknown = 0
+    unknown: list[bool] = []
 
     async def check_one(outcome: Outcome) -> None:
-        nonlocal unknown
         await check(outcome, kind)
-        unknown += any(NOTE in str(request.messages) for request in model.requests)
+        unknown.append(any(NOTE in str(request.messages) for request in model.requests))
 
     report = await crash_sweep(
         agents=[kind], drive=lambda host: work(host, kind), check=check_one, reset=forget, mode=mode,
-        store=store, sample=sample,
+        store=store, sample=sample, outside=[mails, model.requests],
     )  # fmt: skip
     assert report.deaths >= (sample or 2 * report.commits)
-    assert unknown, "at some point the outcome was unknown, and a model was shown the text"
+    assert any(unknown), "at some point the outcome was unknown, and a model was shown the text"

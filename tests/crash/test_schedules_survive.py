@@ -10,8 +10,9 @@ import pytest
 
 from outlast import Agent, Host, Retry, Schedule
 from outlast.store.operations import Query
-from outlast.testing import Outcome, crash_sweep
+from outlast.testing import Outcome
 from support import alarm_rows
+from sweeps import crash_sweep
 
 calls: list[str] = []
 
@@ -93,13 +94,19 @@ async def check(outcome: Outcome) -> None:
 @pytest.mark.parametrize("mode", ["commits", "groups", "twice"])
 async def test_on_sqlite(mode: Any) -> None:
     report = await crash_sweep(
-        agents=[Diary], drive=drive, check=check, reset=calls.clear, mode=mode
+        agents=[Diary], drive=drive, check=check, reset=calls.clear, outside=[calls], mode=mode
     )
     assert report.deaths >= 2 * report.commits
 
 
 async def test_on_postgresql(postgres: str) -> None:
     report = await crash_sweep(
-        agents=[Diary], drive=drive, check=check, reset=calls.clear, store=postgres, sample=10
+        agents=[Diary],
+        drive=drive,
+        check=check,
+        reset=calls.clear,
+        outside=[calls],
+        store=postgres,
+        sample=10,
     )
     assert report.deaths == 10

@@ -10,8 +10,9 @@ import pytest
 from families import orphans, rows_under
 from outlast import Agent, AgentDestroyed, FiberContext, FiberRecoveryContext, Host
 from outlast.host.address import Address
-from outlast.testing import Outcome, crash_sweep
+from outlast.testing import Outcome
 from support import alarm_rows
+from sweeps import crash_sweep
 
 MODES = ["commits", "groups", "twice"]
 effects: list[str] = []  # what happened in the world outside the store
@@ -300,6 +301,7 @@ async def test_on_sqlite(what: str, mode: Any) -> None:
         drive=drive,
         check=check,
         reset=effects.clear,
+        outside=[effects],
         mode=mode,
         seed=len(what),
         sample=(24 if what == "all" else None) if mode == "commits" else 8,
@@ -316,6 +318,7 @@ async def test_on_postgresql(what: str, postgres: str) -> None:
         drive=drive,
         check=check,
         reset=effects.clear,
+        outside=[effects],
         store=postgres,
         sample=3,
     )

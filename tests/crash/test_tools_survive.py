@@ -18,9 +18,10 @@ from chat_rows import (
     stored,
 )
 from outlast import ChatResponseResult, Host, Think, ToolCall, tool
-from outlast.chat.inbox.inbox import AUTO
+from outlast.chat.inbox.origin import AUTO
 from outlast.store.operations import Query
-from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
+from outlast.testing import Outcome, ScriptedModel, Step
+from sweeps import crash_sweep
 
 Mode = Literal["commits", "groups", "twice"]
 MODES: list[Mode] = ["commits", "groups", "twice"]
@@ -112,9 +113,12 @@ async def work(host: Host) -> None:
     await host.until_settled()
 
 
+OUTSIDE: list[Any] = [mails, payments, looks, late, told, allowed, model.requests]
+
+
 def forget() -> None:
-    for each in (mails, payments, looks, late, told, allowed, model.requests):
-        each.clear()  # type: ignore[attr-defined]
+    for each in OUTSIDE:
+        each.clear()
 
 
 def parts_of(rows: Stored, name: str) -> list[dict[str, Any]]:
@@ -198,6 +202,7 @@ async def test_a_turn_with_every_kind_of_tool(
         drive=work,
         check=check,
         reset=forget,
+        outside=OUTSIDE,
         mode=mode,
         store=store,
         sample=sample,
@@ -247,6 +252,7 @@ async def test_a_tool_that_is_stopped(
         drive=lambda host: be_late(host, how),
         check=lambda outcome: check_late(outcome, how),
         reset=forget,
+        outside=OUTSIDE,
         mode=mode,
         store=store,
         sample=sample,

@@ -31,8 +31,9 @@ from outlast import (
 )
 from outlast.chat.run.retention import KEEP_STREAMS
 from outlast.store.operations import Query
-from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
+from outlast.testing import Outcome, ScriptedModel, Step
 from support import alarm_rows
+from sweeps import crash_sweep
 
 Mode = Literal["commits", "groups", "twice", "thrice"]
 
@@ -108,7 +109,7 @@ class Troubled(Talker):
 
     model = ScriptedModel.answering(troubled)
     chat_stream_stall_timeout = 5
-    chat_recovery = ChatRecovery(max_attempts=2, terminal_message="Enough.", on_exhausted=gave_up)
+    chat_recovery = ChatRecovery(max_attempts=4, terminal_message="Enough.", on_exhausted=gave_up)
     context_overflow = ContextOverflow(reactive=True)
 
     def configure_session(self, session: Session) -> Session:
@@ -171,7 +172,7 @@ async def check_trouble(outcome: Outcome) -> None:
     if not deaths:
         undisturbed[:] = [len(outside.requests)]
     # Each death costs one request; one that says nothing is tried as often again in the next life.
-    assert len(outside.requests) <= undisturbed[0] + 4 * deaths, "the budget is bounded"
+    assert len(outside.requests) <= undisturbed[0] + 6 * deaths, "the budget is bounded"
 
 
 @swept(sample=12)
@@ -185,6 +186,7 @@ async def test_models_in_trouble(mode: Mode, store: str | None, sample: int | No
         mode=mode,
         store=store,
         sample=sample,
+        outside=[*world.outside(), vars(outside)],
     )
     if sample is None:
         assert decided >= {8, 9, 22, 23} or decided >= {9, 22, 23}, decided
@@ -247,12 +249,11 @@ async def check_hooked(outcome: Outcome) -> None:
 
 @swept(sample=10)
 async def test_hooks_that_raise(mode: Mode, store: str | None, sample: int | None) -> None:
-    extra = 0
+    extra: list[int] = []
 
     async def check(outcome: Outcome) -> None:
-        nonlocal extra
         await check_hooked(outcome)
-        extra += outside.raised.count("before_boot")
+        extra.append(outside.raised.count("before_boot"))
 
     await crash_sweep(
         agents=[Hooked],
@@ -262,8 +263,9 @@ async def test_hooks_that_raise(mode: Mode, store: str | None, sample: int | Non
         mode=mode,
         store=store,
         sample=sample,
+        outside=[*world.outside(), vars(outside)],
     )
-    assert extra, "in some lives an answer was interrupted in the middle"
+    assert any(extra), "in some lives an answer was interrupted in the middle"
 
 
 # --- newer versions ------------------------------------------------------------------------------
@@ -313,8 +315,10 @@ async def check_versions(outcome: Outcome) -> None:
         f"u-{prompt}": TEXTS[prompt] for prompt in ("one", "two", "three")
     }
     assert list(answers) == ["u-one", "u-two", "u-three"]
-    # Once before the turn, and once after it where nobody has come to replace the process.
-    assert 1 <= outside.upgrades <= 2 + 2 * len(outcome.deaths)
+    # Once before the turn, and once after it where nobody has come to replace the process. A death replaces
+    # it, too: two of them may fall between the wish and its fulfilment, before the turn and after it.
+    least = 1 if len(outcome.deaths) < 2 else 0
+    assert least <= outside.upgrades <= 2 + 2 * len(outcome.deaths)
     parted.append(max(len(said) for said in answers.values()))
     query = Query.same("SELECT count(*) FROM incidents WHERE agent = ?")
     assert await outcome.host.store.fetch(query, "Versioned/t") == [(0,)]
@@ -331,6 +335,7 @@ async def test_newer_versions(mode: Mode, store: str | None, sample: int | None)
         mode=mode,
         store=store,
         sample=sample,
+        outside=[*world.outside(), vars(outside)],
         host_options={"on_upgrade": upgrade},
     )
     assert max(parted) > 1, "some answers have gone on in a message of their own"

@@ -20,7 +20,7 @@ from pydantic_ai.messages import (
 from typer.testing import CliRunner
 
 from outlast import Host
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.cli.main import app
 from outlast.cli.setup import demo as command
 from outlast.demo.agent import PAGE, POSTCARDS, Assistant

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from browser.conftest import chromium
+from chromium import chromium
 from conformance.browser import node
 from examples_served import EXAMPLES, LONG, STORY, Served, story, uvicorn
 
@@ -34,18 +34,24 @@ def npm(*arguments: str) -> None:
     assert done.returncode == 0, f"npm {arguments[0]} failed:\n{done.stdout}{done.stderr}"
 
 
+def hash_of(*files: Path) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `npm ci && npm run build` makes. The packages are installed once for each lockfile."""
-    folder = tmp_path_factory.mktemp("dist")
+def dist() -> Path:
+    """What `npm ci && npm run build` makes: installed once for each lockfile, built once for each source."""
+    lockfile, source = REACT / "package-lock.json", sorted(REACT.joinpath("src").rglob("*.*"))
     with (REACT / ".install.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        wanted = hashlib.sha256((REACT / "package-lock.json").read_bytes()).hexdigest()
         stamp = REACT / "node_modules" / ".outlast-installed"
-        if not stamp.exists() or stamp.read_text() != wanted:
+        if not stamp.exists() or stamp.read_text() != hash_of(lockfile):
             npm("ci", "--ignore-scripts", "--prefer-offline")
-            stamp.write_text(wanted)
-    npm("run", "build", "--", "--outDir", str(folder), "--emptyOutDir")
+            stamp.write_text(hash_of(lockfile))
+        settings = [REACT / name for name in ("package.json", "vite.config.js", "index.html")]
+        folder = REACT / "node_modules" / ".outlast-built" / hash_of(lockfile, *settings, *source)
+        if not (folder / "index.html").exists():
+            npm("run", "build", "--", "--outDir", str(folder), "--emptyOutDir")
     return folder
 
 

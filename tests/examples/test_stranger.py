@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -32,29 +34,33 @@ def run(*command: str | Path, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def outlast(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command of a fresh environment: the wheel, what it asks for, and nothing else."""
+    """The command of an environment of its own: the wheel, what it asks for, and nothing else.
+
+    The wheel is a new one each time. What it asks for stays as long as it asks for the same.
+    """
     folder = tmp_path_factory.mktemp("stranger")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    environment = folder / "environment"
     run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, folder=folder)
     (wheel,) = folder.glob("outlast-*.whl")
-    if uv := shutil.which("uv"):
-        run(uv, "venv", "--quiet", "--python", sys.executable, environment, folder=folder)
-        run(
-            uv,
-            "pip",
-            "install",
-            "--quiet",
-            "--python",
-            environment / "bin/python",
-            wheel,
-            folder=folder,
-        )
-    else:
+    asked = "\n".join([sys.version, *asked_for(wheel)])
+    environment = ROOT / ".venv-stranger" / hashlib.sha256(asked.encode()).hexdigest()[:16]
+    python, command = environment / "bin" / "python", environment / "bin" / "outlast"
+    into = [*pip, "--python", python, "install", "--quiet", "--no-compile"]
+    if not command.exists():
+        shutil.rmtree(environment.parent, ignore_errors=True)
         run(sys.executable, "-m", "venv", "--without-pip", environment, folder=folder)
-        python = environment / "bin" / "python"
-        run(*pip, "--python", python, "install", "--quiet", "--no-compile", wheel, folder=folder)
-    return environment / "bin" / "outlast"
+        run(*into, wheel, folder=folder)
+    else:
+        run(*into, "--no-deps", "--force-reinstall", wheel, folder=folder)
+    return command
+
+
+def asked_for(wheel: Path) -> list[str]:
+    """The requirements of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(metadata).decode().splitlines()
+    return sorted(line for line in lines if line.startswith("Requires-Dist: "))
 
 
 def test_ten_lines_of_the_readme_outlast_a_kill(outlast: Path, tmp_path: Path) -> None:

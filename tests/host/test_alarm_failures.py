@@ -142,7 +142,7 @@ async def test_a_source_that_no_part_of_the_agent_has_is_an_error_that_names_it(
     async with hosting(Plain, url=sqlite_url) as host:
         await host.get(Plain, "x").set("tea", 1)
         await asyncio.sleep(2)
-        assert "no part of Plain is called 'tea'" in caplog.text
+        assert "no part of Plain has an alarm 'tea'" in caplog.text
         assert len(await alarm_rows(host)) == 1
 
 

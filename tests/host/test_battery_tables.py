@@ -10,6 +10,9 @@ import pytest
 
 from battery import ALL_NOTES, NEWER_NOTES, NOTES, TASKS, WORDS, note
 from outlast import Agent, Host
+from outlast.agent.agent import parts_of
+from outlast.agent.battery import Battery
+from outlast.agent.part import Part
 from outlast.agent.subagents.subagents import deletion
 from outlast.host.address import Address
 from outlast.inspect import views
@@ -30,18 +33,19 @@ BODIES = {
 
 
 class Jotter(Agent):
-    _schemas: ClassVar[Any] = (NOTES,)
+    battery = Battery(name="notes", part=Part, schema=NOTES)
 
     async def jot(self, id: str, body: bytes) -> None:
-        await self._commits.commit([note(self._activation.address.text, id, body)])
+        parts = parts_of(self)
+        await parts.commits.commit([note(parts.activation.address.text, id, body)])
 
     async def share(self, word: str) -> None:
         sql = f"INSERT INTO notes_shared (word) VALUES ('{word}')"
-        await self._commits.commit([(BulkStatement("notes share", sql, sql), ())])
+        await parts_of(self).commits.commit([(BulkStatement("notes share", sql, sql), ())])
 
 
-class Inner(Jotter):
-    _schemas: ClassVar[Any] = (TASKS,)
+class Inner(Agent):
+    battery = Battery(name="tasks", part=Part, schema=TASKS)
 
 
 class Outer(Agent):
@@ -85,7 +89,7 @@ async def test_two_classes_that_bring_different_schemas_of_one_name_are_refused(
     sqlite_url: str,
 ) -> None:
     class Other(Agent):
-        _schemas: ClassVar[Any] = (NEWER_NOTES,)
+        battery = Battery(name="notes", part=Part, schema=NEWER_NOTES)
 
     with pytest.raises(ValueError, match="two schemas are called 'notes'"):
         await Host(agents=[Jotter, Other], store=sqlite_url).start()

@@ -19,6 +19,7 @@ from outlast.core.errors import OutlastError
 from outlast.testing import CountingIds
 from support import hosting, raw
 
+CACHE = Path(__file__).parent.parent.parent / ".mypy_cache" / "test_stub"
 NotAnAgent = namedtuple("NotAnAgent", "field")
 
 
@@ -256,7 +257,7 @@ def test_a_type_checker_sees_the_methods_of_the_agent_behind_a_stub(tmp_path: Pa
     )
     # What chat agents import is not part of the question, and takes a minute to read.
     (tmp_path / "mypy.ini").write_text("[mypy-pydantic_ai.*]\nfollow_imports = skip\n[mypy]\n")
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(CACHE)]
     result = subprocess.run(
         [*command, "use.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

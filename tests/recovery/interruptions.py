@@ -10,7 +10,7 @@ from typing import Any
 from chat.conversation import rows
 from chat_rows import Stored, check_request, prompts_of, said, stored
 from outlast import Host, Think
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.core.errors import OutlastError
 from outlast.testing import Step
 from support import hosting, listen

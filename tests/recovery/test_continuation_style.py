@@ -74,6 +74,34 @@ async def test_three_times_makes_three_messages(store_url: str) -> None:
     check_requests(model)
 
 
+@pytest.mark.parametrize("most", [None, 2])
+async def test_a_kill_before_the_next_message_begins_repeats_nothing(
+    store_url: str, most: int | None
+) -> None:
+    is_held = False
+
+    async def before_turn(self: Any, context: Any) -> None:
+        if is_held:
+            await asyncio.sleep(3600)
+
+    limits = UsageLimits(request_limit=most)
+    Talker = parted(model := ScriptedModel(SLOW), before_turn=before_turn, usage_limits=limits)
+    await break_off(store_url, Talker, "u1", killed=True)
+    is_held = True
+    async with hosting(Talker, url=store_url, life="2", shutdown_timeout=0):
+        await asyncio.sleep(1)
+    is_held = False
+    async with hosting(Talker, url=store_url, life="3") as host:
+        await wait_for(host, Talker)
+        assert await transcript(host) == [
+            "user: u1",
+            "assistant: one two ",
+            "assistant: three four",
+        ]
+        check_tree(await stored(host, ADDRESS))
+    check_requests(model)
+
+
 async def test_before_anything_was_said_there_is_one_message(store_url: str) -> None:
     Talker = parted(ScriptedModel(SLOW))
     await break_off(store_url, Talker, "u1", after=0.5)
@@ -137,6 +165,28 @@ async def test_earlier_messages_count_for_the_limits(store_url: str) -> None:
         await wait_for(host, Talker)
         assert await transcript(host) == ["user: u1", "assistant: one two "]
         assert (await host.get(Talker, "a").inspect_submission("s1")).status == "error"
+
+
+async def test_they_count_before_the_next_message_has_begun_too(store_url: str) -> None:
+    is_held = False
+
+    async def before_turn(self: Any, context: Any) -> None:
+        if is_held:
+            await asyncio.sleep(3600)
+
+    limits = UsageLimits(request_limit=2)
+    Talker = parted(model := ScriptedModel(SLOW), before_turn=before_turn, usage_limits=limits)
+    await break_off(store_url, Talker, "u1", after=1.5, killed=True)
+    async with hosting(Talker, url=store_url, life="2", shutdown_timeout=0):
+        await asyncio.sleep(1.5)
+    is_held = True
+    async with hosting(Talker, url=store_url, life="3", shutdown_timeout=0):
+        await asyncio.sleep(1)
+    is_held = False
+    async with hosting(Talker, url=store_url, life="4") as host:
+        await wait_for(host, Talker)
+        assert (await host.get(Talker, "a").inspect_submission("s1")).status == "error"
+    assert len(model.requests) == 2
 
 
 async def test_another_word_is_refused(sqlite_url: str) -> None:

@@ -27,7 +27,7 @@ from chat_rows import check_all_ended, check_tree, stored
 from outlast import ChatRecovery, ToolCall, tool
 from outlast.agent.agent import parts_of
 from outlast.chat.gateway import ChatGateway
-from outlast.chat.types.notices import Recovering
+from outlast.chat.turn.notices import Recovering
 from outlast.chat.types.recovery import RecoveryExhaustedContext
 from outlast.testing import ScriptedModel, Step
 from support import forever, hosting

@@ -30,8 +30,9 @@ from outlast.chat.recovery import incidents as incidents_rows
 from outlast.chat.recovery.budget import evaluated
 from outlast.chat.turn.state import TurnState
 from outlast.chat.types.events import SubmissionChanged
-from outlast.testing import Outcome, ScriptedModel, Step, crash_sweep
+from outlast.testing import Outcome, ScriptedModel, Step
 from support import hosting, listen
+from sweeps import crash_sweep
 
 pytestmark = pytest.mark.virtual_time
 

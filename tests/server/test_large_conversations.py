@@ -309,7 +309,10 @@ async def test_a_message_that_is_too_large_is_answered_with_an_error(
         await tab.answered("r2", "Hello")
 
 
-async def test_a_frame_beyond_everything_is_answered_before_it_closes(sqlite_url: str) -> None:
+async def test_a_frame_beyond_everything_is_answered_before_it_closes(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outlast.server.socket.gathering.DISCARDING", 0.5)
     async with served(Big, url=sqlite_url, limits=Limits(frame=MIB)) as server:
         tab = server.tab(**PATH)
         async with tab:

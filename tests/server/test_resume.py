@@ -36,7 +36,7 @@ from outlast.chat.gateway import Situation
 from outlast.chat.message.results import TurnEnd
 from outlast.chat.stream.stream import Stream
 from outlast.chat.transcript.shown import Shown
-from outlast.chat.types.notices import Ended, Started
+from outlast.chat.turn.notices import Ended, Started
 from outlast.host.address import Address
 from outlast.server.limits import Limits
 from outlast.server.room.room import Room
@@ -213,12 +213,12 @@ def test_who_has_not_asked_is_not_told_that_there_is_nothing() -> None:
     room = Room(Address.of("FixtureAgent", "a"), "/agents/fixture-agent/a", Limits())
     cut_off = Situation(None, ["r1"], None, False)  # by the death of a process, and not seen to yet
     serving: Any = SimpleNamespace(
-        situation=lambda: cut_off, shown=lambda: Shown([], []), is_used=True
+        situation=lambda: cut_off, messages=lambda: Shown([], []), is_used=True
     )
     silent, asks = (Connection(None, id) for id in ("silent", "asks"))  # type: ignore[arg-type]
     for each in (silent, asks):
         room.connections.append(each)
-        room.chat.join(each, SimpleNamespace(_serving=serving))
+        room.chat.join(each, serving)
     room.chat.probe(asks, "p", serving)
     room.hear(Ended("r1", TurnEnd("interrupted"), True, lambda: Shown([], [])))
     told = {each.id: [frame["type"] for frame in queued(each)] for each in (silent, asks)}
@@ -241,6 +241,7 @@ async def test_what_is_just_being_taken_up_is_resumed_and_not_over() -> None:
     await room.chat.resume(connection, "r1", serving)
     room.hear(started)  # once is enough
     started.stream.close(TurnEnd("completed"))
+    room.hear(Ended("r1", TurnEnd("completed"), True, lambda: Shown([], [])))
     assert room.chat._task is not None
     await room.chat._task
     told = queued(connection)

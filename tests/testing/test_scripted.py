@@ -26,7 +26,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.model.client import open_stream
 from outlast.chat.model.errors import ModelFailed
 from outlast.testing import ScriptedModel, ScriptExhausted, Step

@@ -20,7 +20,7 @@ from pydantic_ai.messages import (
 )
 
 from outlast.chat.answer.calls import UNKNOWN
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.types.recovery import TERMINAL_MESSAGE
 from outlast.testing.torture import checks
 from outlast.testing.torture.checks import Effects, Totals, Violation, audit

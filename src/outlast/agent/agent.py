@@ -18,7 +18,7 @@ from outlast.agent.fibers.managed import FiberInspection, FiberStatus, ManagedFi
 from outlast.agent.fibers.recovery import FiberRecoveryContext, FiberResolution, Recovery
 from outlast.agent.keepalive import Lease, keep_alive_while
 from outlast.agent.notices import Broadcast
-from outlast.agent.part import Part, Parts
+from outlast.agent.part import Layout, Part, Parts
 from outlast.agent.receipts import Receipts
 from outlast.agent.schedules import sql as schedule_rows
 from outlast.agent.schedules.schedules import Schedule, Schedules
@@ -89,9 +89,9 @@ class Agent:
         Schedules,
         Receipts,
     )
-    battery: ClassVar[Battery]  # of a mixin that brings one
     _batteries: ClassVar[tuple[Battery, ...]] = ()
     _schemas: ClassVar[tuple[Schema, ...]] = ()
+    _layouts: ClassVar[dict[tuple[type[Part], ...], Layout]] = {}
     _unfinished_work: ClassVar[tuple[Query, ...]] = (
         fiber_rows.UNFINISHED_AGENTS,
         schedule_rows.CLAIMED_AGENTS,
@@ -113,8 +113,9 @@ class Agent:
         known = {
             battery.name for base in cls.__bases__ for battery in getattr(base, "_batteries", ())
         }
-        found = batteries_of(reversed(cls.__mro__), cls.__name__)
-        cls._batteries = found
+        is_mixin = "battery" in vars(cls)
+        found = batteries_of(reversed(cls.__mro__), cls.__name__, is_mixin=is_mixin)
+        cls._batteries, cls._layouts = found, {}
         new = [battery for battery in found if battery.name not in known]
         cls._schemas = tuple(each.schema for each in found if each.schema is not None)
         more = [query for battery in new for query in battery.unfinished_work]
@@ -148,6 +149,7 @@ class Agent:
             parts.add(make(parts))
         for battery in self._batteries:
             parts.add(battery.part(parts), battery.name)
+        parts.complete(self._layouts)
 
     @property
     def name(self) -> str:
@@ -556,6 +558,11 @@ class Agent:
         for task in list(self._activation.tasks):
             if task is not this:
                 task.cancel()
+
+
+def batteries(agent_class: type[Agent]) -> tuple[Battery, ...]:
+    """Return the batteries of a class of agents, in the order of their parts."""
+    return agent_class._batteries
 
 
 def parts_of(agent: Agent) -> Parts:

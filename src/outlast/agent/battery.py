@@ -31,7 +31,7 @@ schedules `<name>:…`, routes `…/<name>/…`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,8 +40,9 @@ from outlast.agent.fibers.fiber import FiberHandle
 from outlast.agent.fibers.fibers import UNSET, FiberFunction, Fibers
 from outlast.agent.part import NAMESPACE, Part, Parts
 from outlast.agent.schedules.schedules import Schedule, Schedules
+from outlast.core.loading import check_path
 from outlast.store.operations import Query
-from outlast.store.schema import Schema
+from outlast.store.schema import FOUNDATION, Schema
 
 if TYPE_CHECKING:
     from outlast.agent.agent import Agent
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+# Tables, alarms and paths that are there already.
+_TAKEN = frozenset({*FOUNDATION.owned, FOUNDATION.name, "agents", "meta"})
+_TAKEN |= {"chat", "rpc", "sub", "submissions"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +78,21 @@ class Battery:
     unfinished_work: tuple[Query, ...] = ()  # which agents to wake when a host starts
     origins: tuple[InboxOrigin, ...] = ()
     operators: tuple[str, ...] = ()  # methods that may be called through the admin socket
-    views: str | None = (
-        None  # "package.module:NAME" of a list of `outlast.inspect.battery_views.View`
-    )
-    commands: str | None = None  # "package.module:NAME" of a Typer application
+    # "package.module:NAME", imported when somebody looks or asks for them:
+    views: str | None = None  # a sequence of `outlast.inspect.battery_views.View`
+    commands: str | None = None  # a Typer application
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(
                 f"the name of a battery must be lower-case letters, digits and _, got {self.name!r}"
             )
+        if self.name in _TAKEN:
+            raise ValueError(
+                f"the name of a battery must not be {self.name!r}, which outlast itself uses"
+            )
+        check_path(self.views, f"views of the battery {self.name!r}")
+        check_path(self.commands, f"commands of the battery {self.name!r}")
         if self.schema is not None and self.schema.name != self.name:
             raise ValueError(
                 f"the schema of the battery {self.name!r} must have its name, got"
@@ -124,8 +133,13 @@ class BatteryPart(Part):
         return stored if owner is None else owner[1]
 
 
-def batteries_of(bases: Iterable[type[Agent]], where: str) -> tuple[Battery, ...]:
-    """Return the batteries of classes, in the order of what they need, and then of the bases."""
+def batteries_of(
+    bases: Iterable[type[Agent]], where: str, *, is_mixin: bool = False
+) -> tuple[Battery, ...]:
+    """Return the batteries of classes, in the order of what they need, and then of the bases.
+
+    A mixin may lack what its battery needs: whoever uses it adds that.
+    """
     found: dict[str, Battery] = {}
     for base in bases:
         battery = vars(base).get("battery")
@@ -136,26 +150,33 @@ def batteries_of(bases: Iterable[type[Agent]], where: str) -> tuple[Battery, ...
         known = found.setdefault(battery.name, battery)
         if known is not battery:
             raise TypeError(f"{where} has two batteries called {battery.name!r}; rename one")
-    return tuple(_ordered(list(found.values()), where))
+    if not is_mixin:
+        _check_needs(found, where)
+    return tuple(_ordered(found))
 
 
-def _ordered(batteries: Sequence[Battery], where: str) -> list[Battery]:
-    by_name = {battery.name: battery for battery in batteries}
+def _check_needs(batteries: Mapping[str, Battery], where: str) -> None:
+    for battery in batteries.values():
+        for name in battery.needs:
+            if name not in batteries:
+                raise TypeError(
+                    f"the battery {battery.name!r} of {where} needs {name!r}: add its base class"
+                )
+
+
+def _ordered(batteries: Mapping[str, Battery]) -> list[Battery]:
     ordered: dict[str, Battery] = {}
 
     def add(battery: Battery, above: tuple[str, ...]) -> None:
         if battery.name in ordered:
             return
         for name in battery.needs:
-            if name not in by_name:
-                raise TypeError(
-                    f"the battery {battery.name!r} of {where} needs {name!r}: add its base class"
-                )
             if name in (*above, battery.name):
                 raise TypeError(f"the batteries {battery.name!r} and {name!r} need each other")
-            add(by_name[name], (*above, battery.name))
+            if name in batteries:
+                add(batteries[name], (*above, battery.name))
         ordered[battery.name] = battery
 
-    for battery in batteries:
+    for battery in batteries.values():
         add(battery, ())
     return list(ordered.values())

@@ -1,20 +1,30 @@
-"""What a server asks of the parts of an agent: greetings, frames and requests of batteries.
+"""What servers, inspectors and commands ask of the batteries of an agent, and of its class.
 
-A battery that raises here harms nobody else: the error is logged, and the others are asked.
+A battery that raises in a greeting or a frame harms nobody else: the error is logged, and the others are
+asked.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from outlast.agent.agent import Agent, parts_of
-from outlast.agent.events import BatteryFailed
-from outlast.agent.part import Part
-from outlast.core.text import described
+from outlast.agent.battery import Battery
+from outlast.agent.part import Part, report_failure
 
-logger = logging.getLogger("outlast.agent")
+
+def batteries(agent_class: type[Any]) -> tuple[Battery, ...]:
+    """Return the batteries of a class of agents, in the order of their parts."""
+    return agent_class._batteries if issubclass(agent_class, Agent) else ()
+
+
+def part_order(agent_class: type[Any]) -> list[str]:
+    """Return the names of the parts of a class, in order; those of batteries by the battery's name."""
+    if not issubclass(agent_class, Agent):
+        return []
+    own = [make.__qualname__.partition(".")[0] for make in agent_class._part_types]
+    return own + [battery.name for battery in batteries(agent_class)]
 
 
 def greetings(agent: Agent) -> list[str]:
@@ -24,7 +34,7 @@ def greetings(agent: Agent) -> list[str]:
         try:
             found += greeting()
         except Exception as error:
-            _failed(greeting.__self__, "greeting", error)
+            report_failure(cast(Part, greeting.__self__), "greeting", error)
     return found
 
 
@@ -35,7 +45,8 @@ async def handle_frame(agent: Agent, connection: Any, frame: dict[str, Any]) -> 
             if await handle(connection, frame):
                 return True
         except Exception as error:
-            _failed(handle.__self__, f"frame {frame.get('type')!r}", error)
+            what = f"frame {frame.get('type')!r}"
+            report_failure(cast(Part, handle.__self__), what, error)
             return True
     return False
 
@@ -44,11 +55,3 @@ async def handle_request(agent: Agent, request: Any, rest: Sequence[str]) -> Any
     """Have the battery that is named first in the path answer. None: there is none, or it does not."""
     part = parts_of(agent).of_battery(rest[0]) if rest else None
     return None if part is None else await part.request(request, "/".join(rest[1:]))
-
-
-def _failed(part: object, what: str, error: Exception) -> None:
-    assert isinstance(part, Part)
-    name = part.battery or type(part).__name__
-    logger.error("%s: the %s of %s failed", part.address, what, name, exc_info=error)
-    emit = part.activation.events.emit
-    emit(BatteryFailed, part.address, name, described(error))

@@ -7,14 +7,20 @@ client joins) is a loop over the list. A part that has nothing to say to a momen
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
+from inspect import isfunction
 from types import MethodType
 from typing import Any, ClassVar, TypeVar, cast
 
-from outlast.agent.commit import Commits
+from outlast.agent.commit import Commit, Commits
+from outlast.agent.events import BatteryFailed
 from outlast.core.hooks import is_overridden
+from outlast.core.text import described
 from outlast.host.life.activation import Activation
 from outlast.store.operations import Query
+
+logger = logging.getLogger("outlast.agent")
 
 NAMESPACE = "battery"  # fibers and callbacks of a battery are stored as `battery:<name>:<own name>`
 
@@ -95,62 +101,138 @@ class Part:
         return None
 
 
+class Layout:
+    """Which kinds of parts an agent has, in order, and which of them take part in what.
+
+    It is the same for all agents of a class that have the same parts, and made once for them.
+    """
+
+    def __init__(self, kinds: tuple[type[Part], ...]) -> None:
+        self.places = {kind: place for place, kind in enumerate(kinds)}
+        self._kinds = kinds
+        self._having: dict[str, tuple[int, ...]] = {}
+
+    def having(self, name: str) -> tuple[int, ...]:
+        """Return the places of the parts that have a method of this name of their own."""
+        found = self._having.get(name)
+        if found is None:
+            methods = ((place, getattr(kind, name, None)) for kind, place in self.places.items())
+            found = tuple(
+                place for place, each in methods if isfunction(each) and is_overridden(each)
+            )
+            self._having[name] = found
+        return found
+
+
 class Parts:
     """The parts of one agent, in order."""
+
+    __slots__ = ("_all", "_layout", "activation", "agent", "commits")
 
     def __init__(self, agent: Any, activation: Activation) -> None:
         self.agent = agent
         self.activation = activation
         self.commits = Commits(activation)
-        self._by_type: dict[type[Part], Part] = {}
-        self._having: dict[str, tuple[MethodType, ...]] = {}
+        self._all: list[Part] = []
+        self._layout = Layout(())
 
     def add(self, part: Part | None, battery: str | None = None) -> None:
         """Add a part behind those that it needs; None: this agent does not use it."""
         if part is not None:
-            part.battery = battery
-            self._by_type[type(part)] = part
-            self._having.clear()
+            if battery is not None:
+                self._check_kind(type(part))
+                part.battery = battery
+            self._all.append(part)
+
+    def _check_kind(self, kind: type[Part]) -> None:
+        if any(type(part) is kind for part in self._all):
+            raise TypeError(
+                f"{type(self.agent).__name__} has two parts of the class {kind.__name__}; derive a class"
+                f" for each battery that uses it"
+            )
+
+    def complete(self, layouts: dict[tuple[type[Part], ...], Layout]) -> None:
+        """All parts are there. `layouts` are those of the agent's class."""
+        kinds = tuple(map(type, self._all))
+        layout = layouts.get(kinds)
+        if layout is None:
+            layout = layouts[kinds] = Layout(kinds)
+        self._layout = layout
+
+    def __getitem__(self, kind: type[P]) -> P:
+        found = self.get(kind)
+        if found is None:
+            raise KeyError(f"{type(self.agent).__name__} has no part {kind.__name__}")
+        return found
+
+    def get(self, kind: type[P]) -> P | None:
+        """Return a part, or None if this agent does not have it."""
+        place = self._layout.places.get(kind)
+        if place is not None:
+            return cast(P, self._all[place])
+        return next((part for part in self._all if type(part) is kind), None)
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self._all)
+
+    def having(self, name: str) -> list[MethodType]:
+        """Return the methods of this name of the parts that have one of their own, in order."""
+        return [getattr(self._all[place], name) for place in self._layout.having(name)]
 
     def owner_of(self, name: str) -> tuple[Part, str] | None:
         """Return the part that a stored name belongs to, and the name as that part knows it.
 
-        None: it is a name of the agent's own, or of a battery that it does not use.
+        None: it is a name of the agent's own. A name of a battery that the agent does not use raises
+        `LookupError`.
         """
-        mark, _, rest = name.partition(":")
-        battery, _, own = rest.partition(":")
-        part = self.of_battery(battery) if mark == NAMESPACE else None
-        return None if part is None else (part, own)
+        match name.split(":", 2):
+            case [mark, battery, own] if mark == NAMESPACE:
+                part = self.of_battery(battery)
+            case _:
+                return None
+        if part is None:
+            raise LookupError(
+                f"{name!r} belongs to the battery {battery!r}, which {type(self.agent).__name__} does not"
+                f" use"
+            )
+        return part, own
 
     def of_battery(self, name: str) -> Part | None:
         """Return the part of a battery, or None if this agent does not use it."""
-        return next((part for part in self if part.battery == name), None)
+        return next((part for part in self._all if part.battery == name), None)
 
-    def __getitem__(self, kind: type[P]) -> P:
-        return cast(P, self._by_type[kind])
+    def join(self, name: str, commit: Commit, *details: Any) -> list[Any]:
+        """Let the parts add to a commit, each with its method of this name. Returns their results.
 
-    def get(self, kind: type[P]) -> P | None:
-        """Return a part, or None if this agent does not have it."""
-        return cast("P | None", self._by_type.get(kind))
+        A battery that raises adds nothing, and harms nobody else: its error is reported.
+        """
+        return [self._joined(method, commit, details) for method in self.having(name)]
 
-    def __iter__(self) -> Iterator[Part]:
-        return iter(self._by_type.values())
-
-    def having(self, name: str) -> tuple[MethodType, ...]:
-        """Return the methods of this name of the parts that have one, in order."""
-        found = self._having.get(name)
-        if found is None:
-            methods = (getattr(part, name, None) for part in self)
-            found = tuple(
-                each for each in methods if isinstance(each, MethodType) and is_overridden(each)
-            )
-            self._having[name] = found
-        return found
+    def _joined(self, method: MethodType, commit: Commit, details: tuple[Any, ...]) -> Any:
+        part = cast(Part, method.__self__)
+        if part.battery is None:
+            return method(commit, *details)
+        own = self.commits.new()
+        try:
+            result = method(own, *details)
+        except Exception as error:
+            report_failure(part, method.__name__, error)
+            return None
+        commit.write(*own.operations)
+        commit.follow(own)
+        return result
 
     def woken_by(self, source: str) -> Part:
         """Return the part whose alarm this is."""
         namespace = source.partition(":")[0]
-        for part in self:
+        for part in self._all:
             if source in part.alarms or part.battery == namespace:
                 return part
         raise LookupError(f"no part of {type(self.agent).__name__} has an alarm {source!r}")
+
+
+def report_failure(part: Part, what: str, error: Exception) -> None:
+    """Log and emit an error of a part that must not fail the agent."""
+    name = part.battery or type(part).__name__
+    logger.error("%s: %s of %s failed", part.address, what, name, exc_info=error)
+    part.activation.events.emit(BatteryFailed, part.address, name, described(error))

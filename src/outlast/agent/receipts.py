@@ -24,12 +24,13 @@ async with Host(agents=[Counter], store="sqlite:///counter.db") as host:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from outlast.agent.commit import Commit
-from outlast.agent.part import Part
+from outlast.agent.commit import Block, Commit
+from outlast.agent.part import Part, Parts
 from outlast.core import json
 from outlast.store.operations import BulkStatement, Query, Statement
 
@@ -67,11 +68,16 @@ class Receipt:
 class Receipts(Part):
     """The receipts of one agent."""
 
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._blocks: dict[tuple[str, str], Block] = {}  # in which work is being done, by its key
+
     @asynccontextmanager
     async def once(self, scope: str, key: str) -> AsyncIterator[Receipt]:
         """Do the work of a key at most once: everything that is written inside is one commit with it.
 
         Joins the open `commit()` block, if there is one. The block is given up if the code inside raises.
+        Whoever comes with the same key meanwhile waits for the end of the block.
         """
         async with self.commits.block():
             block = self.commits.current()
@@ -80,6 +86,7 @@ class Receipts(Part):
             if (scope, key) in written:
                 yield Receipt(found=True, value=written[scope, key])
                 return
+            await self._begin(block, (scope, key))
             stored = await self.activation.store.fetch(_FIND, self.address, scope, key)
             if stored:
                 yield Receipt(found=True, value=json.decode(stored[0][0]))
@@ -90,6 +97,18 @@ class Receipts(Part):
             written[scope, key] = json.decode(value)
             now = self.activation.clock.now()
             block.write((_WRITE, (self.address, scope, key, value, now)))
+
+    async def _begin(self, block: Block, work: tuple[str, str]) -> None:
+        """Wait until no other block does this work, and have the others wait for this one."""
+        while (other := self._blocks.get(work)) is not None and other is not block:
+            await asyncio.wait({other.submit()})
+
+        def done() -> None:
+            self._blocks.pop(work, None)
+
+        self._blocks[work] = block
+        block.then(done)
+        block.undo(done)
 
     def expire(self, commit: Commit, now: int) -> None:
         commit.write((_EXPIRE, (self.address, now - KEEP)))

@@ -1,19 +1,35 @@
-"""The chat agent: everything that it is asked goes one durable way, and every answer is a turn.
+"""The chat agent: every request takes one durable path, and every answer is a turn.
 
-* `think`: the class that users subclass; `asking`: every way to start a turn.
-* `inbox`: what was asked, accepted before anybody is told; `overlap`: what becomes of messages that arrive
-  together (pure). SQL in `inbox_rows`.
-* `turns`: one after another, each to a durable end; `turn`: the facts of one; `loop`: ask the model, run its
-  tools, ask again; `retention`: what is kept for how long.
-* `stream`: the chunks of a turn, durable before anybody sees them; `chunks`: from a model's events to chunks;
-  `reducer`: from chunks to the message. SQL in `stream_rows`.
-* `transcript`: the tree of messages; `messages`: what may be handed in; `history`: from messages to what the
-  model is shown. SQL in `message_rows`.
-* `model`: the one place that talks to models; `tools`, `output`, `prompt`, `config`: what a turn is given.
+A message travels through the packages in this order, and each imports only those before it:
 
-**The commits of a turn.** *Accept*: the entry, with its dedupe key. *Claim and apply*: the entry runs, and
-its messages stand in the transcript. *Append*: chunks, one row a flush. *Settle*: the answer, the outcome,
-the last chunks and the alarm of retention, all at once. What is told to anybody is told after its commit.
+    message → types → inbox → transcript → stream → model → context → tools → turn → answer → run → recovery
+
+* `message`: UI messages and chunks as values. Pure: what may be handed in, how chunks become a message, how
+  a damaged message is repaired.
+* `types`: what users set and what hooks are given: `TurnConfig`, contexts, recovery options, events.
+* `inbox`: every request in order, accepted durably before its caller hears of it.
+* `transcript`: the tree of messages, of which one path is the conversation.
+* `stream`: the chunks of a turn, durable before anybody sees them.
+* `model`: the one place that talks to models, through Pydantic AI.
+* `context`: what a model is shown of a conversation: history, window, compaction, prompt.
+* `tools`: declared, offered, and recorded in the ledger before and after each call.
+* `turn`: one turn: its facts, how it begins (`claim`), how it ends (`settle`), what others see of it
+  (`state`).
+* `answer`: one attempt at an answer: prepare, ask the model, run its tools, ask again.
+* `run`: the runner, which takes one turn after another; stopping; what follows a turn's end.
+* `recovery`: a turn whose process is gone: find out, decide, continue or end it.
+
+On top stand `think` (the class that users subclass), `hooks` (what they override), `admission` (every way
+to start a turn) and `gateway` (what a server asks).
+
+**Parts.** A chat agent is a list of parts (`outlast.agent.part`), in `think`. Durable moments (accepted,
+claimed, settled, cleared, expired) are loops over them: each part adds its writes and its effects to one
+commit.
+
+**The commits of a turn.** *Accept*: the entry, with its dedupe key. *Claim*: the entry runs, and its
+messages stand in the transcript. *Append*: chunks, one row a flush. *Intent* and *outcome* of each tool
+call. *Settle*: the answer, the outcome, the last chunks and what parts add. Nobody is shown anything before
+its commit is durable.
 
 This package may import `core`, `store`, `host` and `agent`.
 """

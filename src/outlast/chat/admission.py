@@ -24,11 +24,11 @@ from outlast.chat.run.stop import Stop
 from outlast.chat.stream.reading import Streams
 from outlast.chat.stream.stream import Stream
 from outlast.chat.transcript.transcript import Change, Transcript
+from outlast.chat.turn.notices import MessageUpdated, TranscriptChanged
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.pending import checked_schemas
 from outlast.chat.turn.state import TurnState
 from outlast.chat.turn.turn import Executor, composing_for, current_turn
-from outlast.chat.types.notices import MessageUpdated, TranscriptChanged
 from outlast.core import json
 from outlast.core.abort import Abort
 from outlast.core.clock import to_datetime
@@ -366,7 +366,11 @@ class Admission(ChatPart):
 
     async def inspect(self, id: str) -> Submission | None:
         entry = await self._inbox.get(id)
-        return None if entry is None or entry.origin != "submission" else submission(entry)
+        return (
+            None
+            if entry is None or not self._inbox.origins[entry.origin].is_listed
+            else submission(entry)
+        )
 
     async def list(
         self, status: SubmissionStatus | Iterable[SubmissionStatus] | None, limit: int

@@ -9,7 +9,8 @@ from outlast.agent.agent import parts_of
 from outlast.agent.part import Parts
 from outlast.chat.admission import Admission, check_text, submission
 from outlast.chat.inbox.concurrency import Concurrency
-from outlast.chat.inbox.inbox import AUTO, Inbox, Request
+from outlast.chat.inbox.inbox import Inbox, Request
+from outlast.chat.inbox.origin import AUTO
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.content import restored, value_of
 from outlast.chat.message.incoming import to_messages
@@ -19,10 +20,10 @@ from outlast.chat.stream.stream import Stream
 from outlast.chat.transcript.shown import Shown
 from outlast.chat.transcript.transcript import Transcript
 from outlast.chat.turn.failure import reported
+from outlast.chat.turn.notices import Started
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.state import TurnState
 from outlast.chat.types.contexts import ChatErrorContext, ChatErrorStage
-from outlast.chat.types.notices import Started
 
 
 class Situation(NamedTuple):

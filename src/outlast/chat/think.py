@@ -22,6 +22,7 @@ from outlast.chat.inbox.inbox import Inbox, Request
 from outlast.chat.message.results import Message, Submission, SubmissionStatus, TurnResult
 from outlast.chat.recovery import operators
 from outlast.chat.recovery.boot import BootStrikes
+from outlast.chat.recovery.finish import InterruptedEnds
 from outlast.chat.recovery.incidents import Incidents
 from outlast.chat.recovery.judge import Judge
 from outlast.chat.recovery.operators import RecoveryIncident
@@ -95,6 +96,7 @@ class Think(Overridable):
         Runner,
         Stop,
         Judge,
+        InterruptedEnds,
         Resumption,
         Upgrade,
         Admission,

@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from outlast.cli.commands import inspecting, operating, serving, starting, storing, torturing
+from outlast.cli.load.battery_commands import Commands
 from outlast.cli.options import Host, Insecure, LogLevel, Port
 from outlast.cli.setup.demo import demo
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # boxes around the help would take longer than all the rest

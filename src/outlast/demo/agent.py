@@ -9,9 +9,11 @@ from typing import Any
 
 from outlast.chat.think import Think
 from outlast.chat.tools.declare import ToolCall, tool
+from outlast.chat.types.config import TurnConfig, TurnContext
 from outlast.core.clock import SystemClock
+from outlast.demo.local_model import model_at
 from outlast.demo.model import EmbeddedModel
-from outlast.demo.settings import EMBEDDED, DemoSettings
+from outlast.demo.settings import EMBEDDED, LOCAL, DemoSettings
 from outlast.server.pages.pages import Page, Suggestion
 
 WAY = 2.5  # seconds to the post box, and as many back: time enough to kill the server
@@ -21,6 +23,25 @@ PROMPT = """You are the assistant of a demo of outlast, a framework for agents t
 they run in. Your users press a button that kills your server while you answer. Answer at length when you are
 asked for something long. Use your tools when you are asked to: send_postcard, delete_files, browser_time.
 When the outcome of a call is unknown, say so, and do not make it again by yourself."""
+
+# The local model is too small for tools, and for more than a sentence of instructions.
+LOCAL_PROMPT = "You are a helpful assistant. You answer at length."
+LOCAL_TOKENS = 400
+LOCAL_TEMPERATURE = 0.5
+
+LOCAL_SUGGESTIONS: Sequence[Suggestion] = (
+    Suggestion(
+        "Tell me a long story",
+        "Tell me a long story about a lighthouse.",
+        "Then kill the server in the middle of it",
+    ),
+    Suggestion(
+        "Explain something",
+        "Explain how rain forms.",
+        "A real model, and a small one: do not believe it",
+    ),
+    Suggestion("Write a list", "List ten things to pack for a journey.", "Markdown through a kill"),
+)
 
 SUGGESTIONS: Sequence[Suggestion] = (
     Suggestion(
@@ -59,9 +80,22 @@ class Assistant(Think):
     settings = DemoSettings()
 
     def get_model(self) -> Any:
-        """The embedded model, unless another one was asked for."""
+        """The embedded model, unless the local one was asked for, or one of a provider."""
         named = self.settings.model
+        if named == LOCAL:
+            return model_at(self.settings.url)
         return EmbeddedModel(self.settings.pace) if named == EMBEDDED else named
+
+    async def before_turn(self, context: TurnContext) -> TurnConfig | None:
+        """Ask of the local model what it can do."""
+        if self.settings.model != LOCAL:
+            return None
+        return TurnConfig(
+            system=LOCAL_PROMPT,
+            active_tools=(),
+            max_output_tokens=LOCAL_TOKENS,
+            temperature=LOCAL_TEMPERATURE,
+        )
 
     @tool(effect="once")
     async def send_postcard(self, to: str, text: str, call: ToolCall) -> dict[str, Any]:

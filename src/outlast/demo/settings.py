@@ -17,15 +17,17 @@ KEYS = {  # whose key is set, and the model that is used then
     "GEMINI_API_KEY": "google:gemini-2.5-flash",
 }
 EMBEDDED = "embedded"
+LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """`model` is a name of Pydantic AI's, or "embedded"."""
+    """`model` is a name of Pydantic AI's, "embedded", or "local": then `url` is where that is served."""
 
     model: str = EMBEDDED
     folder: Path = Path(".outlast")
     pace: float = PACE
+    url: str = ""
 
     def variables(self) -> dict[str, str]:
         """For the environment of the workers."""
@@ -33,6 +35,7 @@ class DemoSettings:
             f"{PREFIX}MODEL": self.model,
             f"{PREFIX}FOLDER": str(self.folder),
             f"{PREFIX}PACE": str(self.pace),
+            f"{PREFIX}URL": self.url,
         }
 
     @classmethod
@@ -42,6 +45,7 @@ class DemoSettings:
             given.get(f"{PREFIX}MODEL") or EMBEDDED,
             Path(given.get(f"{PREFIX}FOLDER") or ".outlast"),
             float(given.get(f"{PREFIX}PACE") or PACE),
+            given.get(f"{PREFIX}URL") or "",
         )
 
 

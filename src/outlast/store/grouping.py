@@ -78,7 +78,7 @@ def in_one_order(slots: list[Slot]) -> list[Slot]:
 
     Within a table they keep their order: a unique key may be freed by one and taken by another.
     """
-    if any(isinstance(slot.statement, BulkStatement) for slot in slots):
+    if len(slots) == 1 or any(isinstance(slot.statement, BulkStatement) for slot in slots):
         return slots
     return sorted(slots, key=lambda slot: cast(Statement, slot.statement).table)
 

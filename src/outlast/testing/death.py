@@ -51,14 +51,13 @@ class Life:
         self._agents = agents
         self._url = url
         self._number = number
-        self._death = death
+        self.dies_at: Callable[[Death], bool] = lambda point: point == death  # asked at each one
         self._max_group = max_group
         self._start = start
         self._host_options = host_options or {}
         self._store: Store | None = None
         self.commits = 0
         self.died = False
-        self.ended_at = start
 
     def run(self, *acts: Drive) -> None:
         """Start the host, run the acts one after another, stop it; or die on the way."""
@@ -72,12 +71,16 @@ class Life:
             if not self.died:  # stopping the loop under its main coroutine is how it dies
                 raise
         finally:
-            self.ended_at = self._start + round(self._loop.time() * 1000) + 1
             if self.died:
                 self._bury()
             else:
                 self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+
+    @property
+    def next_start(self) -> int:
+        """When a life begins that follows this one, should it end now, in milliseconds."""
+        return self._start + round(self._loop.time() * 1000) + 1
 
     async def _live(self, acts: Sequence[Drive]) -> None:
         options = StoreOptions(probe=self, max_group=self._max_group)
@@ -99,12 +102,12 @@ class Life:
     # --- the probe -------------------------------------------------------------------------------
 
     def before_commit(self, batches: Sequence[Batch]) -> None:
-        if self._death == Death(self.commits + 1, "before"):
+        if self.dies_at(Death(self.commits + 1, "before")):
             self._die()
 
     def after_commit(self, batches: Sequence[Batch]) -> None:
         self.commits += 1
-        if self._death == Death(self.commits, "after"):
+        if self.dies_at(Death(self.commits, "after")):
             self._die()
 
     def _die(self) -> None:

@@ -28,7 +28,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage
 
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.testing.steps import Call, Failure, Fault, Step, Text, Thought, Wait
 
 

@@ -41,6 +41,7 @@ class SweepReport:
     deaths: int
 
 
+Plan = tuple[Death, ...]  # where the lives of one run end, one after another; the last one does not
 Check = Callable[[Outcome], Awaitable[None] | None]
 
 
@@ -101,13 +102,13 @@ async def crash_sweep(
     assert report.deaths == 2 * report.commits
     ```
     """
-    sweep = _Sweep(agents, drive, check, reset, store, mode, seed, sample, host_options)
-    with _modelled(agents, model):
+    sweep = Sweep(agents, drive, check, reset, store, mode, seed, sample, host_options)
+    with modelled(agents, model):
         return await asyncio.to_thread(sweep.run)
 
 
 @contextmanager
-def _modelled(agents: Sequence[type[Any]], model: Any) -> Iterator[None]:
+def modelled(agents: Sequence[type[Any]], model: Any) -> Iterator[None]:
     """The same classes, with another model."""
     with ExitStack() as stack:
         for each in agents:
@@ -116,7 +117,9 @@ def _modelled(agents: Sequence[type[Any]], model: Any) -> Iterator[None]:
         yield
 
 
-class _Sweep:
+class Sweep:
+    """One sweep: its plans, its runs, and what they have covered so far."""
+
     def __init__(
         self,
         agents: Sequence[type[Any]],
@@ -143,60 +146,80 @@ class _Sweep:
         self._max_group = self._random.choice(GROUP_SIZES) if mode == "groups" else 1
         self._deaths = 0
         self._runs = 0
+        self._stores = 0
         self._schemas: list[str] = []
 
     def run(self) -> SweepReport:
         with tempfile.TemporaryDirectory(prefix="outlast-sweep-", dir=_fast_folder()) as folder:
             self._folder = Path(folder)
-            commits = self._undisturbed()
-            points = [
-                Death(commit, moment)
-                for commit in range(1, commits + 1)
-                for moment in ("before", "after")
-            ]
             try:
-                for death in _sampled(points, self._sample):
-                    self._die_at(death, commits)
+                commits = self._undisturbed()
+                self._die_at_each(self._plans(commits))
             finally:
                 if self._schemas:
                     asyncio.run(self._drop_schemas())
         return SweepReport(commits, self._runs, self._deaths)
 
     def _undisturbed(self) -> int:
-        life = self._life(self._empty_store(), 1, None, START)
+        self._runs += 1
+        life = self._first_life()
         life.run(self._drive, self._checking(()))
         if not life.commits:
             raise ValueError("drive commits nothing, so there is no point at which to die")
         return life.commits
 
-    def _die_at(self, first: Death, commits: int) -> None:
-        """One run: a life that ends at `first`, perhaps others that die too, and the last one."""
-        url = self._empty_store()
-        planned: list[Death] = [first]
+    def _first_life(self) -> Life:
+        return self._life(self._empty_store(), 1, None, START)
+
+    def _plans(self, commits: int) -> list[Plan]:
+        """Where the lives of each run end."""
+        points = [
+            Death(commit, moment)
+            for commit in range(1, commits + 1)
+            for moment in ("before", "after")
+        ]
         latest = min(commits, SOON) if self._mode == "thrice" else commits
+        return [(first, *self._further(latest)) for first in _sampled(points, self._sample)]
+
+    def _further(self, latest: int) -> Iterator[Death]:
         for _ in range({"twice": 1, "thrice": 2}.get(self._mode, 0)):
             moment = self._random.choice(("before", "after"))
-            planned.append(Death(self._random.randint(1, latest), moment))  # type: ignore[arg-type]
-        deaths: list[Death] = []
-        start = START
-        for number, death in enumerate(planned, 1):
+            yield Death(self._random.randint(1, latest), moment)  # type: ignore[arg-type]
+
+    def _die_at_each(self, plans: Sequence[Plan]) -> None:
+        for plan in plans:
+            self._runs += 1
+            self._die_at(plan)
+
+    def _die_at(self, plan: Plan) -> str:
+        """One run, from an empty store on: the URL of the store that it leaves."""
+        url = self._empty_store()
+        first = self._life(url, 1, plan[0], START)
+        first.run(self._drive)
+        if not first.died and self._store is None:
+            raise AssertionError(
+                f"the run has no commit {plan[0].commit} this time: it is not the same in"
+                f" every run. Does it use real time, threads or randomness?"
+            )
+        self._live_on(url, plan, first.next_start, has_died=first.died)
+        return url
+
+    def _live_on(self, url: str, plan: Plan, start: int, *, has_died: bool = True) -> None:
+        """The lives after the first one. The last of them is checked."""
+        deaths = [plan[0]] if has_died else []
+        for number, death in enumerate(plan[1:], 2):
+            if len(deaths) < number - 1:  # the life before this one has come to its end
+                break
             life = self._life(url, number, death, start)
             with _noting(deaths):
                 life.run(self._drive)
-            start = life.ended_at
-            if not life.died:
-                if number == 1 and self._store is None:
-                    raise AssertionError(
-                        f"the run has no commit {death.commit} this time: it is not the same in"
-                        f" every run. Does it use real time, threads or randomness?"
-                    )
-                break
-            deaths.append(death)
+            start = life.next_start
+            if life.died:
+                deaths.append(death)
         self._deaths += len(deaths)
         with _noting(deaths):
-            self._life(url, len(planned) + 1, None, start).run(
-                self._drive, self._checking(tuple(deaths))
-            )
+            last = self._life(url, len(plan) + 1, None, start)
+            last.run(self._drive, self._checking(tuple(deaths)))
 
     def _life(self, url: str, number: int, death: Death | None, start: int) -> Life:
         return Life(
@@ -219,12 +242,15 @@ class _Sweep:
         return act
 
     def _empty_store(self) -> str:
-        self._runs += 1
         if self._reset is not None:
             self._reset()
+        self._stores += 1
         if self._store is None:
-            return f"sqlite:///{self._folder}/{self._runs}.db?synchronous=off"
-        separator = "&" if "?" in self._store else "?"
+            return f"sqlite:///{self._folder}/{self._stores}.db?synchronous=off"
+        return self._new_schema()
+
+    def _new_schema(self) -> str:
+        separator = "&" if "?" in (self._store or "") else "?"
         self._schemas.append(f"sweep_{secrets.token_hex(8)}")
         return f"{self._store}{separator}schema={self._schemas[-1]}"
 

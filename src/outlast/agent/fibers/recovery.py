@@ -376,13 +376,7 @@ class Recovery(Part):
         try:
             with place:
                 context = FiberRecoveryContext(row, self._fibers, place)
-                owner = self.parts.owner_of(row.name)
-                hook = (
-                    self.parts.agent.on_fiber_recovered
-                    if owner is None
-                    else owner[0].fiber_recovered
-                )
-                answer = await call_hook(hook, context)
+                answer = await call_hook(self._hook_of(row), context)
             if place.accepted is not None:
                 await place.accepted
                 return False
@@ -402,6 +396,14 @@ class Recovery(Part):
         self._emit(FiberRecoveryHandled, row, status="managed" if row.managed else "user")
         self._settled(row)
         return False
+
+    def _hook_of(self, row: FiberRow) -> Callable[[FiberRecoveryContext], Any]:
+        """A fiber of a battery is its part's matter, and never the agent's."""
+        owner = self.parts.owner_of(row.name)
+        if owner is not None:
+            return owner[0].fiber_recovered
+        hook: Callable[[FiberRecoveryContext], Any] = self.parts.agent.on_fiber_recovered
+        return hook
 
     def _ending(self, row: FiberRow, resolution: FiberResolution | None) -> Operation:
         if not row.managed:

@@ -447,9 +447,8 @@ class Schedules(Part):
         except (ValueError, TypeError) as error:
             self._report(row, f"its payload cannot be read: {error}", attempts=0)
             return self._next(row)
-        owner, name = self.parts.owner_of(row.callback) or (self.parts.agent, row.callback)
-        callback = getattr(owner, name, None)
-        if not callable(callback):
+        callback = self._callback(row)
+        if callback is None:
             self._report(
                 row, f"{type(self.parts.agent).__name__} has no method {row.callback!r}", attempts=0
             )
@@ -484,6 +483,15 @@ class Schedules(Part):
                 why = described(error)
             self._emit(ScheduleRetried, row, attempt=attempt, error=why)
         raise AssertionError("unreachable")
+
+    def _callback(self, row: ScheduleRow) -> Callable[..., Any] | None:
+        """The method of the agent, or of the part of a battery; None: it is gone, and may come back."""
+        try:
+            owner, name = self.parts.owner_of(row.callback) or (self.parts.agent, row.callback)
+        except LookupError:
+            return None
+        found = getattr(owner, name, None)
+        return found if callable(found) else None
 
     async def _call(self, callback: Callable[..., Any], payload: Any, row: ScheduleRow) -> None:
         arguments = (payload, self._shown(row))[: _positional(callback)]

@@ -24,7 +24,7 @@ def dump(kind: type[Any] | None, value: object, what: str) -> str:
     ```python
     from dataclasses import dataclass
     from datetime import date
-    from outlast.agent import typed
+    from outlast.agent.state import typed
 
     @dataclass
     class Trip:

@@ -1,0 +1,1 @@
+"""Sub-agents: agents with rows of their own, under the address and the fence of their root."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from outlast.agent.events import BatteryFailed
-from outlast.agent.part import Parts
+from outlast.agent.part import Part, Parts, report_failure
 from outlast.chat.answer.calls import Calls
 from outlast.chat.context.compaction import ContextOverflow
 from outlast.chat.context.hydration import HydrationContext, hydrated
@@ -25,9 +23,6 @@ from outlast.chat.types.config import TurnConfig, TurnContext
 from outlast.chat.types.contexts import PrepareStepContext, StepContext
 from outlast.core.hooks import call_hook, is_overridden
 from outlast.core.ids import Ids
-from outlast.core.text import described
-
-logger = logging.getLogger("outlast.chat")
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
@@ -170,9 +165,8 @@ async def _contributions(
         try:
             found.append(await contribute(turn))
         except Exception as error:
-            name = contribute.__qualname__.partition(".")[0]
-            logger.exception("%s: %s adds nothing to turn %s", turn.agent, name, turn.request_id)
-            parts.activation.events.emit(BatteryFailed, turn.agent, name, described(error))
+            what = f"contribute to turn {turn.request_id}"
+            report_failure(cast(Part, contribute.__self__), what, error)
     own = [marked_methods(agent), await call_hook(agent.get_tools)]
     found.append(Contribution(source="agent", tools=own))
     if client_tools:

@@ -23,13 +23,12 @@ from outlast.chat.context.history_parts import (
     user_parts,
 )
 from outlast.chat.context.shorten import WHOLE_MESSAGES, shortened_message
+from outlast.chat.model.beginnings import with_beginning
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart
 
 __all__ = [
-    "BEGINNING",
-    "CONTINUE",
     "DENIED",
     "MAX_RESULT_CHARACTERS",
     "WORDLESS",
@@ -38,24 +37,7 @@ __all__ = [
     "ends_with_assistant",
     "to_model_messages",
     "tool_return",
-    "with_beginning",
-    "with_continuation",
 ]
-
-CONTINUE = "Continue exactly where you stopped. Do not repeat anything that you have already said."
-BEGINNING = "(The conversation begins.)"
-
-# Parts of a request that tell the model how to answer, and are nothing that it could answer.
-_SETTINGS = frozenset(
-    {
-        "system-prompt",
-        "instruction-delta",
-        "instruction-baseline",
-        "tool-availability-delta",
-        "capability-load-delta",
-        "model-settings-delta",
-    }
-)
 
 
 @dataclass
@@ -142,54 +124,6 @@ def ends_with_assistant(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the model had the last word: then a request needs `with_continuation`."""
     last = messages[-1] if messages else None
     return isinstance(last, Mapping) and last.get("role") == "assistant"
-
-
-def with_beginning(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-    """The same, with something that the first answer is an answer to: providers refuse it without."""
-    from pydantic_ai.messages import ModelRequest, UserPromptPart
-
-    place = 0
-    for message in messages:
-        if message.kind == "response":
-            break
-        if any(part.part_kind == "user-prompt" for part in message.parts):
-            return list(messages)
-        place += 1
-    opening = ModelRequest(parts=[UserPromptPart(BEGINNING)])
-    return [*messages[:place], opening, *messages[place:]]
-
-
-def with_continuation(
-    messages: Sequence[ModelMessage], *, text: str = CONTINUE, instructions: str | None = None
-) -> list[ModelMessage]:
-    """The same, ending with something to answer: providers refuse what ends with the model's own words.
-
-    The request to go on is for this one call and is never stored. It carries the `instructions`, or else
-    those of the request before.
-    """
-    from pydantic_ai.messages import ModelRequest, UserPromptPart
-
-    before: list[ModelRequest] = []  # what was said since the last answer
-    for message in reversed(messages):
-        if message.kind == "response":
-            break
-        if any(part.part_kind not in _SETTINGS for part in message.parts):
-            return list(messages)
-        before.append(message)
-    if not messages:
-        return []
-    if instructions is None:
-        instructions = _instructions(messages)
-    parts = [*(before[0].parts if before else ()), UserPromptPart(text)]
-    kept = messages[: len(messages) - bool(before)]
-    return [*kept, ModelRequest(parts=parts, instructions=instructions)]
-
-
-def _instructions(messages: Sequence[ModelMessage]) -> str | None:
-    for message in reversed(messages):
-        if message.kind == "request" and message.instructions is not None:
-            return message.instructions
-    return None
 
 
 def _instructed(messages: list[ModelMessage], instructions: str | None) -> list[ModelMessage]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from outlast.agent.part import Part, Parts
+from outlast.agent.part import Part, Parts, report_failure
 from outlast.chat.context.compaction import Compactions
 from outlast.chat.context.history import HistoryCache, to_model_messages
 from outlast.chat.context.session import Session
@@ -45,7 +45,13 @@ class ModelView(Part):
     def window(self, path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return what the model is shown of this path."""
         for shown in self.parts.having("shown"):
-            path = shown(path)
+            part = cast(Part, shown.__self__)
+            try:
+                path = shown(path)
+            except Exception as error:
+                if part.battery is None:
+                    raise
+                report_failure(part, "shown", error)
         return self.session.window(path)
 
     def to_model(self, window: Sequence[dict[str, Any]], instructions: str) -> list[ModelMessage]:

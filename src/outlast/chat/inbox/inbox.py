@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outlast.agent.admission import current_origin
+from outlast.agent.agent import batteries
 from outlast.agent.commit import Block, Commit
 from outlast.agent.part import Part, Parts
 from outlast.chat.inbox import sql as rows
+from outlast.chat.inbox.origin import Origins
 from outlast.chat.inbox.sql import EntryRow, Kind, Outcome
 from outlast.chat.message.results import Message
 from outlast.chat.types import events
@@ -19,7 +21,6 @@ from outlast.core.errors import CommitRefused, SubmissionConflict
 from outlast.store.operations import Query
 
 Compose = Callable[[list[Message]], Any]  # the conversation in, messages out; may be async
-AUTO = "auto"  # the origin of a turn that continues by itself
 COMPOSED = "composed"  # the option of an entry whose messages a function makes
 
 
@@ -47,6 +48,8 @@ class Inbox(Part):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
+        known = batteries(type(parts.agent))
+        self.origins = Origins(origin for battery in known for origin in battery.origins)
         self._last_seq = 0
         self.loaded_seq = 0  # of what was accepted last before this activation
         self._last_ended = 0
@@ -178,8 +181,7 @@ class Inbox(Part):
         """Accept an entry."""
         self._write(commit, entry)
         commit.then(lambda: self._accepted(entry))
-        for accepted in self.parts.having("accepted"):
-            accepted(commit, entry)
+        self.parts.join("accepted", commit, entry)
 
     def write_ended(self, commit: Commit, entry: EntryRow) -> None:
         """Store the row of work that is done with this commit: it is there for its key, and never open."""
@@ -196,7 +198,7 @@ class Inbox(Part):
         self._open[entry.seq] = entry
         emit = self.activation.events.emit
         emit(events.InboxAccepted, self.address, entry.id, entry.kind, entry.origin)
-        if entry.origin == "submission":
+        if self.origins[entry.origin].is_listed:
             emit(events.SubmissionCreated, self.address, entry.id, entry.key)
         if entry.kind == "message":
             emit(events.MessageRequest, self.address, entry.id)
@@ -331,7 +333,8 @@ class Inbox(Part):
         return self._open.get(entry.seq)
 
     def expire(self, commit: Commit, now: int) -> None:
-        commit.write((rows.FORGET, (self.address, now - rows.KEEP_ENTRIES)))
+        forget = rows.forgetting(self.origins.listed)
+        commit.write((forget, (self.address, now - rows.KEEP_ENTRIES)))
 
     # --- looking ---------------------------------------------------------------------------------
 

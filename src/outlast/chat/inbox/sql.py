@@ -24,6 +24,7 @@ One row is the record of something that the agent was asked, and of the turn tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from outlast.store.operations import BulkStatement, Query, Statement
@@ -162,11 +163,17 @@ END = Statement.same(
 NEXT_TO_EXPIRE = Query.same(
     "SELECT min(ended_at) FROM inbox WHERE agent = ? AND ended_at > ?", bulk=True
 )
-# Submissions stay until they are deleted.
-FORGET = BulkStatement.same(
-    "inbox forget",
-    "DELETE FROM inbox WHERE agent = ? AND ended_at <= ? AND origin <> 'submission'",
-)
+
+
+@lru_cache(maxsize=64)
+def forgetting(listed: tuple[str, ...]) -> BulkStatement:
+    """Entries that ended before a time; those of listed origins stay until they are deleted."""
+    names = ", ".join(f"'{name}'" for name in listed)
+    return BulkStatement.same(
+        "inbox forget",
+        f"DELETE FROM inbox WHERE agent = ? AND ended_at <= ? AND origin NOT IN ({names})",
+    )
+
 
 # A damaged file may hold a text where a number belongs, on SQLite: those come last.
 LAST_SEQ = Query(

@@ -36,6 +36,7 @@ class Partial:
     is_step_open: bool = False
     is_step_whole: bool = False  # the last chunk of all was the end of a step
     has_begun: bool = False  # a step of this attempt, not of the message that it goes on with
+    message_id: str | None = None  # of the message that the last `start` has begun
     _in_step: list[tuple[str, str]] = field(default_factory=list)  # kind and id
     _texts: list[str] = field(default_factory=list)  # the ids of those that have no end yet
     _reasonings: list[str] = field(default_factory=list)
@@ -129,6 +130,11 @@ class Partial:
         """The chunks that take back what was said, for those who have seen it: it is said anew."""
         return [RESET_STEP] if self.has_begun and self.last_step else []
 
+    def move_on_to(self, message_id: str | None) -> None:
+        """The answer goes on in this message. What was said before it has begun is none of it."""
+        if self.message_id != message_id and self.raw["parts"]:
+            self.take([encoded({"type": "start", "messageId": message_id})])
+
     def take(self, chunks: Iterable[str]) -> None:
         """More of the stream."""
         for text in chunks:
@@ -150,6 +156,7 @@ class Partial:
             self.produced += 1
         self.is_step_whole = kind == "finish-step"
         if kind == "start":
+            self.message_id = chunk.get("messageId")
             self.is_step_open = self.has_begun = False
             self._end_all()
         elif kind in ("start-step", "finish-step"):

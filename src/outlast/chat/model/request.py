@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from outlast.chat.context.history import with_beginning, with_continuation
+from outlast.chat.model.beginnings import with_beginning, with_continuation
 from outlast.chat.model.files import with_readable_files
 
 if TYPE_CHECKING:

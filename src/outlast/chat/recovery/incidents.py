@@ -148,7 +148,7 @@ class Incidents(ChatPart):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._noted: set[str] = set()  # requests about which something is stored, or was
+        self._noted: dict[str, None] = {}  # requests about which something is stored, or was
 
     def settled(self, commit: Commit, settlement: Settlement) -> None:
         id = settlement.entry.id
@@ -156,7 +156,7 @@ class Incidents(ChatPart):
         if settlement.is_sealed or not (is_without_turn or id in self._noted):
             return
         commit.write((_CLOSE, (self.address, id)))
-        commit.then(lambda: self._noted.discard(id))
+        commit.then(lambda: self._noted.pop(id, None))
 
     def cleared(self, commit: Commit) -> None:
         commit.write((CLEAR, (self.address,)))
@@ -166,7 +166,7 @@ class Incidents(ChatPart):
 
     def noted(self, id: str) -> None:
         """Something may be stored about a request: its end removes that."""
-        self._noted.add(id)
+        self._noted[id] = None
 
     async def get(self, turn: str) -> IncidentRow | None:
         found = await self.activation.store.fetch(_ONE, self.address, turn)

@@ -11,7 +11,8 @@ from typing import Any
 from outlast.agent.commit import Commit
 from outlast.agent.part import Parts
 from outlast.chat.inbox.concurrency import is_superseded
-from outlast.chat.inbox.inbox import AUTO, Inbox
+from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.inbox.origin import AUTO
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.incoming import to_messages
 from outlast.chat.message.partial import Partial

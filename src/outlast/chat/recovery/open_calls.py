@@ -12,9 +12,12 @@ from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.reducer import MessageBuilder
 from outlast.chat.message.tool_part import Part, advanced, is_settled
+from outlast.chat.recovery.chain import becoming, settled_calls
+from outlast.chat.recovery.judge import Interruption, Verdict
+from outlast.chat.stream.reading import Streams
 from outlast.chat.stream.stream import Stream
 from outlast.chat.tools.declare import ToolCall, ToolSpec, marked_methods
-from outlast.chat.tools.ledger import CallRow, Ledger, input_of
+from outlast.chat.tools.ledger import CallRow, CallState, Ledger, input_of
 from outlast.chat.tools.toolset import tools_of
 from outlast.chat.turn.part_repair import PartRepair
 from outlast.chat.types.events import ToolFinished
@@ -115,3 +118,20 @@ async def _end_of(
         if found is not None:
             return found
     return CallEnd("unknown", error=UNKNOWN.format(why=DIED))
+
+
+async def settle_by_chain(parts: Parts, what: Interruption, verdict: Verdict) -> None:
+    """The answer becomes what `on_recovery_boot` has made of it. Calls that it settles never run."""
+    answer = None if verdict.chain is None else verdict.chain.answer
+    if answer is None:
+        return
+    entry, stream, ledger = what.entry, parts[Streams].of(what.entry), parts[Ledger]
+    begun = {row.id for row in await ledger.of_turn(entry.id) if row.state == "begun"}
+    for part in settled_calls(what.partial, answer):
+        if part["toolCallId"] in begun:
+            state: CallState = "done" if part["state"] == "output-available" else "failed"
+            stream.attach(ledger.end(entry.id, part["toolCallId"], state))
+    chunks = becoming(what.partial, answer)
+    for chunk in chunks:
+        stream.append(chunk)
+    what.partial.take(chunks)

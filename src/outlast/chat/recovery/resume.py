@@ -14,37 +14,38 @@ from typing import Any
 from outlast.agent.commit import Commit
 from outlast.agent.part import Parts
 from outlast.chat.inbox.inbox import Inbox
-from outlast.chat.inbox.sql import EntryRow, Outcome
+from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.partial import folded
 from outlast.chat.message.reducer import MessageBuilder, cleaned
-from outlast.chat.message.repair import without_waiting
 from outlast.chat.message.tool_part import is_settled
 from outlast.chat.recovery import sql as decision_rows
 from outlast.chat.recovery.boot import BootStrikes
 from outlast.chat.recovery.budget import Incident
-from outlast.chat.recovery.chain import LEFT_OUT, Chain, becoming, settled_calls
+from outlast.chat.recovery.chain import LEFT_OUT, Chain
+from outlast.chat.recovery.finish import (
+    INTERRUPTED,
+    NOT_STORED,
+    WENT_ON,
+    AnswerNotStored,
+    InterruptedEnds,
+)
 from outlast.chat.recovery.incidents import Incidents
 from outlast.chat.recovery.judge import Interruption, Judge, Verdict
-from outlast.chat.recovery.open_calls import close_calls
+from outlast.chat.recovery.open_calls import close_calls, settle_by_chain
 from outlast.chat.recovery.recovered_turns import recovered_turns
-from outlast.chat.run.runner import UNANSWERED_CALL
 from outlast.chat.stream.reading import Streams
-from outlast.chat.stream.stream import Stream
-from outlast.chat.tools.ledger import CallState, Ledger
-from outlast.chat.transcript.transcript import Change, Transcript
-from outlast.chat.turn.failure import reported
+from outlast.chat.transcript.transcript import Transcript
+from outlast.chat.turn.notices import TranscriptChanged
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.part_repair import PartRepair, with_replaced
-from outlast.chat.turn.settle import Settler, storable
+from outlast.chat.turn.settle import Settler
 from outlast.chat.turn.settlement import Settlement
 from outlast.chat.turn.state import TurnState
 from outlast.chat.turn.telemetry import tell_start
 from outlast.chat.turn.traces import Traces
 from outlast.chat.turn.turn import Turn, TurnAborted
 from outlast.chat.types import events
-from outlast.chat.types.contexts import ChatErrorContext, ChatErrorStage
-from outlast.chat.types.notices import TranscriptChanged
 from outlast.chat.types.recovery import recovery_of
 from outlast.core.errors import CommitRefused, OutlastError
 from outlast.core.hooks import call_hook
@@ -53,10 +54,6 @@ from outlast.host.wakeups.boot_order import delay_before
 from outlast.store.operations import Operation
 
 logger = logging.getLogger("outlast.chat")
-
-INTERRUPTED = "The answer was interrupted."
-NOT_STORED = "The answer could not be stored."
-WENT_ON = "The user went on before the answer was complete."
 
 ENDS = (
     "finalise",
@@ -71,18 +68,6 @@ ENDS = (
 SLOW_DOWN = 1.0  # seconds before the second attempt in a row without progress; then twice that, ...
 SLOWEST = 30.0
 AFTER_OOM = 3.0
-
-
-class TurnInterrupted(OutlastError):
-    """A turn was interrupted, and `chat_recovery` is off."""
-
-    is_for_users = True
-
-
-class AnswerNotStored(OutlastError):
-    """The database does not accept what a turn was to write: no other attempt would end otherwise."""
-
-    is_for_users = True
 
 
 class NotReady(OutlastError):
@@ -109,14 +94,6 @@ def delay_of(verdict: Verdict, lives: int, now: int) -> float:
 def is_of_a_turn(operations: Sequence[str]) -> bool:
     """Whether a commit was one of a turn that runs, and not of a request that was about to be accepted."""
     return not {"streams append", "calls begin", "calls end", "inbox end"}.isdisjoint(operations)
-
-
-def is_discarded(what: Interruption, verdict: Verdict | None) -> bool:
-    """Whether a hook does not want what was said. What tools have done is kept all the same."""
-    if verdict is None or what.has_called or what.partial.has_settled_work:
-        return False
-    is_left_out = verdict.chain is not None and verdict.chain.answer is None
-    return is_left_out or (verdict.decision.action == "handled" and not verdict.decision.keeps)
 
 
 def _last_answers(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -150,6 +127,7 @@ class Resumption(ChatPart):
         self._incidents = parts[Incidents]
         self._boots = parts[BootStrikes]
         self._judge = parts[Judge]
+        self._ends = parts[InterruptedEnds]
         self._lives: dict[str, int] = {}  # how often a request has broken off here
 
     # --- moments ---------------------------------------------------------------------------------
@@ -199,10 +177,10 @@ class Resumption(ChatPart):
         refused, self.activation.unstorable = self.activation.unstorable, None
         if refused is not None and is_of_a_turn(refused.unstorable) and entry.cancelled is None:
             logger.error("%s: the turn %s is given up: %s", self.address, entry.id, refused)
-            await self._failed(what, AnswerNotStored(NOT_STORED), "error", "persist")
+            await self._ends.failed(what, AnswerNotStored(NOT_STORED), "error", "persist")
             return
         if config is None:
-            await self._given_up(what)
+            await self._ends.without_recovery(what)
             return
         verdict = await self._judge.judged(what, config)
         now = self._inbox.current(entry)
@@ -214,24 +192,24 @@ class Resumption(ChatPart):
         if is_left_out and verdict.decision.action in ("continue", "retry", "restart", "splice"):
             self._log_end(what, verdict)
             await self._before_boot(what, verdict)
-            await self._end_interrupted(what, "skipped", LEFT_OUT, verdict)
+            await self._ends.end(what, "skipped", LEFT_OUT, verdict)
             return
         if verdict.decision.action in ENDS:
             self._log_end(what, verdict)
         match verdict.decision.action:
             case "finalise":
-                await self._end_interrupted(what, "completed", None)
+                await self._ends.end(what, "completed", None)
             case "abort" | "skip":
-                await self._end_interrupted(what, "aborted", what.entry.cancelled)
+                await self._ends.end(what, "aborted", what.entry.cancelled)
             case "seal":
                 await self._judge.exhausted(what, verdict, config)
-                await self._end_interrupted(what, "error", config.terminal_message, verdict)
+                await self._ends.end(what, "error", config.terminal_message, verdict)
             case "stop":
-                await self._end_interrupted(what, "interrupted", INTERRUPTED, verdict)
+                await self._ends.end(what, "interrupted", INTERRUPTED, verdict)
             case "handled":
-                await self._end_interrupted(what, "skipped", verdict.decision.why, verdict)
+                await self._ends.end(what, "skipped", verdict.decision.why, verdict)
             case "splice":
-                await self._end_interrupted(what, "skipped", WENT_ON, verdict)
+                await self._ends.end(what, "skipped", WENT_ON, verdict)
             case _:
                 await self._try_again(what, verdict, answer)
 
@@ -248,6 +226,8 @@ class Resumption(ChatPart):
         if begun is None and entry.target in under:
             path = path[: under.index(entry.target) + 1]
         partial = folded(stream.chunks, begun)
+        if begun is None:
+            partial.move_on_to(entry.message_id)
         if cause is not None:
             self._lives[entry.id] = self._lives.get(entry.id, 0) + 1
         lives = self._lives.get(entry.id, 0)
@@ -312,10 +292,13 @@ class Resumption(ChatPart):
         """What clients see between what was said and what comes: the answer continues, or begins anew."""
         stream = turn.stream
         if verdict.decision.action not in ("continue", "park"):
+            produced = what.partial.produced
             for chunk in what.partial.discarded():
                 stream.append(chunk)
+            if produced and what.begun is None:  # in messages before this one, which has not begun
+                turn.earlier = _last_answers(what.path)
             return
-        await self._settle_by_chain(what, verdict)
+        await settle_by_chain(self.parts, what, verdict)
         for chunk in (*what.partial.seam(), *verdict.chunks):
             stream.append(chunk)
         what.partial.take(verdict.chunks)
@@ -328,7 +311,7 @@ class Resumption(ChatPart):
         if self._inbox.current(turn.entry) is None:
             return
         self._state.begin(turn)
-        tell_start(self.activation, turn.entry, parent)
+        tell_start(self.parts, turn.entry, parent)
         if verdict.decision.action != "park":
             id, kind = turn.request_id, verdict.kind
             self._state.set_recovering(id)
@@ -357,22 +340,6 @@ class Resumption(ChatPart):
         for chunk in chunks:
             stream.append(chunk)
         return tuple(replaced)
-
-    async def _settle_by_chain(self, what: Interruption, verdict: Verdict) -> None:
-        """The answer becomes what `on_recovery_boot` has made of it. Calls that it settles never run."""
-        answer = None if verdict.chain is None else verdict.chain.answer
-        if answer is None:
-            return
-        entry, stream, ledger = what.entry, self._streams.of(what.entry), self.parts[Ledger]
-        begun = {row.id for row in await ledger.of_turn(entry.id) if row.state == "begun"}
-        for part in settled_calls(what.partial, answer):
-            if part["toolCallId"] in begun:
-                state: CallState = "done" if part["state"] == "output-available" else "failed"
-                stream.attach(ledger.end(entry.id, part["toolCallId"], state))
-        chunks = becoming(what.partial, answer)
-        for chunk in chunks:
-            stream.append(chunk)
-        what.partial.take(chunks)
 
     async def _chain(self, commit: Commit, turn: Turn, what: Interruption, chain: Chain) -> None:
         """The conversation before the answer becomes what `on_recovery_boot` wants. Under the lock."""
@@ -480,133 +447,3 @@ class Resumption(ChatPart):
                 record = self._incidents.record(id, verdict.incident)
                 await self.commits.commit([record, self._incidents.up()])
             raise NotReady(f"before_boot raised: {described(error)}") from error
-
-    async def _end_interrupted(
-        self,
-        what: Interruption,
-        outcome: Outcome,
-        error: str | None,
-        verdict: Verdict | None = None,
-        detail: str | None = None,
-    ) -> None:
-        """It is over. What it has said is kept, unless a hook does not want it."""
-        entry, partial, stream = what.entry, what.partial, self._streams.of(what.entry)
-        parent = await self.parts[Traces].parent_of(entry.id)
-        tell_start(self.activation, entry, parent)
-        stream.open_for(entry.attempt, self.activation.submit)
-        stream.hold()
-        encoder, builder = Encoder(), partial.builder
-        if outcome == "completed":
-            stream.append(encoder.finish("stop"))
-            message = cleaned(partial.raw)  # None: it was whole, and empty
-        elif is_discarded(what, verdict):
-            for chunk in (*partial.discarded(), *(() if verdict is None else verdict.chunks)):
-                stream.append(chunk)
-            stream.append(encoder.abort(error))
-            message = None
-        else:
-            if verdict is not None:
-                await self._settle_by_chain(what, verdict)
-            before = builder.message()
-            await close_calls(self.parts, entry, builder, stream)
-            entry = self._inbox.current(entry) or entry  # cancelled in the meantime?
-            if outcome == "interrupted" and entry.cancelled is not None:
-                outcome, error = "aborted", entry.cancelled
-            for chunk in () if verdict is None else verdict.chunks:
-                builder.apply(chunk)
-            said = without_waiting(builder.message(), (), UNANSWERED_CALL)
-            message = cleaned(said, error=INTERRUPTED)  # half a call is not kept
-            if message is not None:
-                message = self.parts[PartRepair].marking(before, message, what.begun)
-            for chunk in (*partial.seam(), *(() if verdict is None else verdict.chunks)):
-                stream.append(chunk)
-            is_error = outcome in ("error", "interrupted")
-            stream.append(encoder.error(error or "") if is_error else encoder.abort(error))
-        if message is not None:
-            id = entry.message_id or self.activation.ids.new("message")
-            message = storable({**message, "id": id, "role": "assistant"})
-        await self._settle(what, entry, stream, message, outcome, error, detail, verdict)
-        if verdict is not None and verdict.decision.action != "seal":
-            emit = self.activation.events.emit
-            emit(events.RecoverySkipped, self.address, entry.id, verdict.decision.why)
-
-    async def _settle(
-        self,
-        what: Interruption,
-        entry: EntryRow,
-        stream: Stream,
-        message: dict[str, Any] | None,
-        outcome: Outcome,
-        error: str | None,
-        detail: str | None,
-        verdict: Verdict | None,
-    ) -> None:
-        """The end of an interrupted turn, in one commit with what was decided about it."""
-        chain = None if verdict is None else verdict.chain
-        is_sealed = verdict is not None and verdict.decision.action == "seal"
-        async with self._transcript.changing:
-            recovered = await recovered_turns(self._inbox, what, verdict)
-            change = None
-            if chain is not None:
-                change = await self._chained_end(what, chain, message)
-            elif message is not None:
-                change = await self._settler.answered(message, entry, entry.target, outcome)
-            await stream.drained()
-            commit = self.commits.new()
-            commit.write(*what.record)
-            if verdict is not None and is_sealed:
-                incident = verdict.incident or Incident()
-                commit.write(self._incidents.record(entry.id, incident, "exhausted"))
-            self._settler.end(
-                commit,
-                entry,
-                outcome,
-                error=error,
-                detail=detail,
-                stream=stream,
-                message=message,
-                change=change,
-                is_sealed=is_sealed,
-            )
-            recovered.write(commit, self._inbox, self._settler)
-            await commit.stored()
-
-    async def _chained_end(
-        self, what: Interruption, chain: Chain, message: dict[str, Any] | None
-    ) -> Change:
-        """The conversation as `on_recovery_boot` wants it, with what is kept of the answer."""
-        later = self._transcript.path[len(what.path) :]
-        if message is not None and chain.answer is not None:
-            return await self._transcript.chaining(
-                [*chain.before, message, *later], message["id"], what.entry.id
-            )
-        change = await self._transcript.chaining([*chain.before, *later])
-        if message is not None:  # a tool has done something: it stays in the tree
-            self._transcript.put_aside(change, message, what.entry.target, what.entry.id)
-        return change
-
-    async def _given_up(self, what: Interruption) -> None:
-        """Without recovery, an interruption is an error like others."""
-        entry = what.entry
-        if entry.cancelled is not None:
-            await self._end_interrupted(what, "aborted", entry.cancelled)
-            return
-        await self._failed(what, TurnInterrupted(INTERRUPTED), "interrupted", "recovery")
-
-    async def _failed(
-        self, what: Interruption, failure: Exception, status: Outcome, stage: ChatErrorStage
-    ) -> None:
-        """It ends here, and the agent is told."""
-        self._transcript.coming = partial(self._said, what), what.entry.target
-        try:
-            found = await reported(self.parts, failure, ChatErrorContext(what.entry.id, stage))
-        finally:
-            self._transcript.coming = None
-        await self._end_interrupted(what, status, found.shown, detail=found.detail)
-
-    @staticmethod
-    def _said(what: Interruption) -> dict[str, Any] | None:
-        """What the attempts so far have said, as `on_chat_error` sees it."""
-        said = without_waiting(what.partial.builder.message(), (), UNANSWERED_CALL)
-        message, id = cleaned(said, error=INTERRUPTED), what.entry.message_id
-        return None if message is None or id is None else {**message, "id": id, "role": "assistant"}

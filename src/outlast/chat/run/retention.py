@@ -57,7 +57,7 @@ class Retention(ChatPart):
         if self._at > now:  # the query may have missed the end of a turn that is being stored
             times.append(self._at)
         commit = self.commits.new()
-        times += [at for expire in self.parts.having("expire") if (at := expire(commit, now))]
+        times += [at for at in self.parts.join("expire", commit, now) if at]
         next_at = min(times, default=None)
         commit.write(alarm(self.address, ALARM, next_at))
         await commit.stored()

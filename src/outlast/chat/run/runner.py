@@ -14,7 +14,7 @@ from outlast.agent.part import Parts
 from outlast.chat.answer.attempt import Attempts
 from outlast.chat.answer.chunk_hook import ChunkHook
 from outlast.chat.inbox.concurrency import is_superseded, quiet_for
-from outlast.chat.inbox.inbox import AUTO, COMPOSED, Compose, Inbox
+from outlast.chat.inbox.inbox import COMPOSED, Compose, Inbox
 from outlast.chat.inbox.sql import EntryRow, Outcome
 from outlast.chat.message.incoming import to_messages
 from outlast.chat.message.reducer import cleaned
@@ -23,6 +23,7 @@ from outlast.chat.message.results import Message, TurnEnd
 from outlast.chat.transcript.transcript import Transcript
 from outlast.chat.turn.claim import Claims
 from outlast.chat.turn.failure import Failure, log_failure, reported
+from outlast.chat.turn.notices import TranscriptChanged
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.part_repair import PartRepair
 from outlast.chat.turn.pending import PendingCalls
@@ -34,7 +35,6 @@ from outlast.chat.turn.traces import Traces
 from outlast.chat.turn.turn import PutBack, Turn, TurnAborted, composing_for, current_turn
 from outlast.chat.types import events
 from outlast.chat.types.contexts import ChatErrorContext, ChatErrorStage
-from outlast.chat.types.notices import TranscriptChanged
 from outlast.core import json
 from outlast.core.errors import CommitRefused, OutlastError, again
 from outlast.core.hooks import call_hook, is_overridden
@@ -129,10 +129,13 @@ class Runner(ChatPart):
         for entry in entries:
             if entry.state == "running":
                 return entry
+        origins = self._inbox.origins
         for entry in entries:
-            if entry.origin == AUTO:
+            if origins[entry.origin].goes_first:
                 return entry
-        return None if not entries or self._pending.holds(entries) else entries[0]
+        if entries and self._pending.holds(entries):
+            return next((each for each in entries if not origins[each.origin].is_held), None)
+        return entries[0] if entries else None
 
     async def _run_or_fail(self, entry: EntryRow) -> None:
         try:
@@ -206,7 +209,7 @@ class Runner(ChatPart):
             self._state.begin(turn)
         if is_composed:
             self.activation.tell(TranscriptChanged(self._state.shown_messages))
-        tell_start(self.activation, turn.entry)
+        tell_start(self.parts, turn.entry)
         await self.answer(turn, self._transcript.path)
 
     async def _composed(self, entry: EntryRow) -> EntryRow | None:

@@ -10,11 +10,11 @@ from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.sql import EntryRow, Outcome
 from outlast.chat.transcript.transcript import Transcript
 from outlast.chat.turn.claim import Claims
+from outlast.chat.turn.notices import Cleared
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.settle import Settler
 from outlast.chat.turn.state import TurnState
 from outlast.chat.types import events
-from outlast.chat.types.notices import Cleared
 from outlast.core.errors import CommitRefused
 from outlast.core.text import storable
 
@@ -65,7 +65,7 @@ class Stop(ChatPart):
 
     def _is_behind_others(self, entry: EntryRow) -> bool:
         """Whether messages of other requests that wait come before its own."""
-        if entry.messages is None or entry.origin == "submission":
+        if entry.messages is None or not self._inbox.origins[entry.origin].keeps_messages:
             return False
         return any(
             other.state == "accepted" and other.messages is not None and other.seq < entry.seq
@@ -89,7 +89,8 @@ class Stop(ChatPart):
             entries = await self._open_up_to(seq)
             said: list[dict[str, Any]] = []
             for entry in entries:
-                is_said = entry.kind == "message" and entry.origin != "submission"
+                keeps = self._inbox.origins[entry.origin].keeps_messages
+                is_said = entry.kind == "message" and keeps
                 if entry.state == "accepted" and is_said:
                     said += await self._claims.new(entry)
             commit = self.commits.new()
@@ -108,8 +109,7 @@ class Stop(ChatPart):
         async with self._transcript.changing:
             entries = await self._open_up_to(seq)
             commit = self.commits.new()
-            for cleared in self.parts.having("cleared"):
-                cleared(commit)
+            self.parts.join("cleared", commit)
             self._transcript.apply(commit, self._transcript.clearing())
             for entry in entries:
                 self._end_cleared(commit, entry)

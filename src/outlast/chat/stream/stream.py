@@ -58,8 +58,16 @@ def chunks_of(found: Iterable[tuple[int, str]]) -> list[str]:
     return chunks
 
 
-def _rows(chunks: list[str]) -> Iterator[list[str]]:
-    """Chunks that are stored in one row each time; a row is not longer than it has to be."""
+def _rows(chunks: list[str], size: int) -> Iterable[list[str]]:
+    """Chunks that are stored in one row each time; a row is not longer than it has to be.
+
+    `size` is that of all of them: nearly always, one row is enough."""
+    if size + len(chunks) <= LONGEST_ROW:
+        return [chunks] if chunks else []
+    return _cut(chunks)
+
+
+def _cut(chunks: list[str]) -> Iterator[list[str]]:
     row: list[str] = []
     size = 0
     for chunk in chunks:
@@ -124,7 +132,8 @@ class Stream:
         self._waiting.append(chunk)
         self._waiting_size += len(chunk)
         self._given += 1
-        self._flush_in_time()
+        if self._writing is None and not self._scheduled:  # or it rides along, or in the next one
+            self._flush_in_time()
 
     def pass_on(self, chunk: str) -> None:
         """Show a chunk to those who read now, after what was appended before it. It is not stored."""
@@ -241,10 +250,11 @@ class Stream:
             self._writing.add_done_callback(commit.conclude)
 
     def _take(self) -> tuple[list[str], list[Operation]]:
-        taken, self._waiting, self._waiting_size = self._waiting, [], 0
+        taken, size = self._waiting, self._waiting_size
+        self._waiting, self._waiting_size = [], 0
         attached, self._attached = self._attached, []
         seq, appends = len(self.chunks), []
-        for chunks in _rows(taken):
+        for chunks in _rows(taken, size):
             row = (self._agent, self.turn, seq, len(chunks), self._attempt)
             appends.append((rows.APPEND, (*row, "\n".join(chunks))))
             seq += len(chunks)

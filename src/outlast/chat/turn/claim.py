@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlast.agent.part import Parts
-from outlast.chat.inbox.inbox import AUTO, Inbox
+from outlast.chat.inbox.inbox import Inbox
+from outlast.chat.inbox.origin import AUTO
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.repair import needs_closing, open_calls, repaired
 from outlast.chat.message.tool_part import tool_name
@@ -50,7 +51,7 @@ class Claims(ChatPart):
 
         A submission that is cancelled before its turn leaves nothing behind.
         """
-        if entry.messages is None or entry.origin == "submission":
+        if entry.messages is None or not self._inbox.origins[entry.origin].keeps_messages:
             return None
         if entry.kind == "regenerate":  # another text for a message
             found = await self._place(entry)
@@ -87,8 +88,7 @@ class Claims(ChatPart):
         turn = Turn(self.address, running, stream, message_id=message_id, under=under, begun=begun)
         turn.repaired = tuple(closed)
         self._transcript.apply(commit, change)
-        for claimed in self.parts.having("claimed"):
-            claimed(commit, turn)
+        self.parts.join("claimed", commit, turn)
         await commit.stored()
         now = self._inbox.current(entry)
         if now is None:

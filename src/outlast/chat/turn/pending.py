@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from outlast.agent.commit import Commit
 from outlast.agent.part import Parts
 from outlast.agent.state.facts import Facts
-from outlast.chat.inbox.inbox import AUTO, Inbox, Request
+from outlast.chat.inbox.inbox import Inbox, Request
+from outlast.chat.inbox.origin import AUTO
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.reducer import MessageBuilder
@@ -21,12 +22,12 @@ from outlast.chat.message.repair import open_calls
 from outlast.chat.message.tool_part import Part, tool_name
 from outlast.chat.tools.toolset import definition_of
 from outlast.chat.transcript.transcript import Transcript
+from outlast.chat.turn.notices import MessageUpdated
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.settlement import Settlement
 from outlast.chat.turn.state import TurnState
 from outlast.chat.turn.turn import Turn
 from outlast.chat.types import events
-from outlast.chat.types.notices import MessageUpdated
 from outlast.core import json
 from outlast.core.errors import ValueTooLarge
 

@@ -71,8 +71,7 @@ class Settler(ChatPart):
         self._settled(commit, Settlement(waiting, end, turn, was_running=True, is_put_back=True))
 
     def _settled(self, commit: Commit, settlement: Settlement) -> None:
-        for settled in self.parts.having("settled"):
-            settled(commit, settlement)
+        self.parts.join("settled", commit, settlement)
 
 
 def storable(message: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -15,12 +15,12 @@ from outlast.chat.message.results import TurnEnd
 from outlast.chat.stream.reading import Streams
 from outlast.chat.transcript.shown import Shown, Stamp, stamp_of, with_waiting
 from outlast.chat.transcript.transcript import Transcript, message_body
+from outlast.chat.turn.notices import Accepted, Ended, Recovering, Started, TranscriptChanged
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.settlement import Settlement
 from outlast.chat.turn.telemetry import tell_end
 from outlast.chat.turn.turn import Turn
 from outlast.chat.types import events
-from outlast.chat.types.notices import Accepted, Ended, Recovering, Started, TranscriptChanged
 from outlast.chat.types.recovery import Cause
 from outlast.core import json
 from outlast.core.errors import again
@@ -55,7 +55,7 @@ class TurnState(ChatPart):
         self._waiters: dict[str, list[asyncio.Future[TurnEnd]]] = {}
         self._watchers: list[asyncio.Future[None]] = []  # who waits for anything to change
         self._message_ids: dict[str, tuple[str, ...]] = {}  # of what open requests have brought
-        self._known_aborted: set[str] = set()  # requests that wait, and whose end is known
+        self._known_aborted: dict[str, None] = {}  # requests that wait, and whose end is known
 
     # --- what clients see ------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class TurnState(ChatPart):
         entry, end = settlement.entry, settlement.end
         self.broken_off.pop(entry.id, None)
         if entry.id in self._known_aborted:  # its messages stand in the transcript now
-            self._known_aborted.discard(entry.id)
+            del self._known_aborted[entry.id]
             self._message_ids.pop(entry.id, None)
             self._release(entry.id, end)
             self.activation.tell(TranscriptChanged(self.shown_messages))
@@ -132,7 +132,7 @@ class TurnState(ChatPart):
             return
         if self.recovering == entry.id:
             self._announce_recovered(entry, end)
-        tell_end(self.activation, entry, end)
+        tell_end(self.parts, entry, end)
         self.changed()
         chunks = self._release(entry.id, end)
         ids = self.message_ids(entry)
@@ -154,8 +154,8 @@ class TurnState(ChatPart):
         """A request that waits behind others will not be answered, and that is durable."""
         end = TurnEnd("aborted", None, reason)
         ids = self.message_ids(entry)
-        tell_end(self.activation, replace(entry, outcome="aborted", error=reason), end)
-        self._known_aborted.add(entry.id)
+        tell_end(self.parts, replace(entry, outcome="aborted", error=reason), end)
+        self._known_aborted[entry.id] = None
         self._release(entry.id, end)
         continues = entry.kind == "continue"
         self.activation.tell(Ended(entry.id, end, False, self.shown_messages, continues, ids, ()))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from outlast.agent.part import Parts
+from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.results import TurnEnd
 from outlast.chat.types import events
-from outlast.host.life.activation import Activation
 
 
-def tell_start(activation: Activation, entry: EntryRow, parent: str | None = None) -> None:
+def tell_start(parts: Parts, entry: EntryRow, parent: str | None = None) -> None:
     """A turn was claimed; `parent` is the trace of its first attempt."""
-    emit, agent = activation.events.emit, activation.address.text
+    emit, agent = parts.activation.events.emit, parts.activation.address.text
     emit(events.InboxClaimed, agent, entry.id, entry.kind)
-    if entry.origin == "submission":
+    if parts[Inbox].origins[entry.origin].is_listed:
         emit(events.SubmissionChanged, agent, entry.id, "running")
     emit(
         events.TurnStarted,
@@ -26,18 +27,18 @@ def tell_start(activation: Activation, entry: EntryRow, parent: str | None = Non
     )
 
 
-def tell_end(activation: Activation, entry: EntryRow, end: TurnEnd) -> None:
+def tell_end(parts: Parts, entry: EntryRow, end: TurnEnd) -> None:
     """An entry has ended, with a turn or without one."""
-    emit, agent, status = activation.events.emit, activation.address.text, end.status
+    emit, agent, status = parts.activation.events.emit, parts.activation.address.text, end.status
     error = entry.detail or end.error  # events are for operators
     if entry.started_at is not None:
-        took = activation.clock.now() - entry.started_at
+        took = parts.activation.clock.now() - entry.started_at
         emit(events.TurnFinished, agent, entry.id, status, took, error)
     if end.message is not None:
         emit(events.MessageResponse, agent, entry.id, end.message.id)
     if status == "aborted":
         emit(events.MessageCancelled, agent, entry.id)
-    if entry.origin == "submission":
+    if parts[Inbox].origins[entry.origin].is_listed:
         emit(events.SubmissionChanged, agent, entry.id, status)
         if status == "error":
             emit(events.SubmissionFailed, agent, entry.id, error or "")

@@ -136,6 +136,26 @@ _of_one("messages", "The messages of an agent, newest first.", most=50)
 
 
 @inspect.command()
+def battery(
+    battery: Annotated[
+        str, typer.Argument(metavar="BATTERY", help="Its name, or where it is: package.module:NAME")
+    ],
+    agent: AgentArgument,
+    name: NameArgument = None,
+    store: Store = None,
+    json: Json = False,
+    view: Annotated[str | None, typer.Option(help="Only the view with this title")] = None,
+    row: Annotated[str | None, typer.Option(help="One row of it: its first value")] = None,
+    limit: Limit = 100,
+) -> None:
+    """What a battery shows of an agent."""
+    from outlast.cli.output import run
+    from outlast.cli.stores import show_battery
+
+    run(show_battery.show(store, json, battery, agent, name, view, row, limit))
+
+
+@inspect.command()
 def sizes(
     agent: OptionalAgent = None, name: OptionalName = None, store: Store = None, json: Json = False
 ) -> None:

@@ -25,11 +25,21 @@ def init(
     start(folder, model)
 
 
-def doctor(store: Store = None, json: Json = False) -> None:
+def doctor(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="file.py, module:app, or a folder with agents (agents/ if there is one)"
+        ),
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
     """Say what works on this machine.
 
-    And what to install for what does not. The exit status is 1 if something is in the way.
+    And what to install for what does not; of your agents, which batteries they have, and their parts in
+    order. The exit status is 1 if something is in the way.
     """
     from outlast.cli.setup.doctor import doctor as look
 
-    raise typer.Exit(look(store, json))
+    raise typer.Exit(look(store, json, target))

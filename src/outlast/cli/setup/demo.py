@@ -7,12 +7,18 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outlast.cli.serving.listening import CannotListen, listen
+
+if TYPE_CHECKING:
+    from outlast.demo.settings import DemoSettings
 
 HOST = "127.0.0.1"
 PORTS = range(8000, 8050)  # the first one that is free, unless one is asked for
@@ -33,7 +39,7 @@ webbrowser.open(os.environ['OUTLAST_LINK'])
 def demo(
     model: Annotated[
         str | None,
-        typer.Option(help="A model instead of the embedded one: openai:gpt-5-mini, …"),
+        typer.Option(help="A model instead of the embedded one: openai:gpt-5-mini, …, or local"),
     ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The port to listen on")
@@ -48,23 +54,24 @@ def demo(
     """Chat in the browser, kill the server in mid-sentence, and watch the sentence finish.
 
     No key and no network are needed. With OPENAI_API_KEY, ANTHROPIC_API_KEY or GOOGLE_API_KEY set, or with
-    --model, that model answers.
+    --model, that model answers. --model local is a real model on this machine: a download of 93 MB, once.
     """
     from outlast.cli.serving.doors import keep_token
     from outlast.cli.serving.settings import Settings
     from outlast.cli.serving.supervisor import supervise
-    from outlast.cli.serving.worker import exit_status
-    from outlast.demo.settings import EMBEDDED, DemoSettings, model_for
+    from outlast.cli.serving.worker import USAGE, complain, exit_status
+    from outlast.demo.local_model import NAME, LocalModelError
+    from outlast.demo.settings import EMBEDDED, LOCAL, DemoSettings, model_for
     from outlast.server.access.token import Token
 
     wanted = DemoSettings(
         model_for(model, os.environ), Path(".outlast").resolve(), DemoSettings.read().pace
     )
     chosen = free_port() if port is None else port
-    os.environ.update(wanted.variables())
     wanted.folder.mkdir(parents=True, exist_ok=True)
     address = f"http://{HOST}:{chosen}"
-    who = "the embedded model" if wanted.model == EMBEDDED else wanted.model
+    names = {EMBEDDED: "the embedded model", LOCAL: f"{NAME}, on this machine"}
+    who = names.get(wanted.model, wanted.model)
     settings = Settings(
         "outlast.demo.app:app",
         HOST,
@@ -75,7 +82,8 @@ def demo(
         tells_links=False,
     )
 
-    def serve() -> int:
+    def serve(wanted: DemoSettings) -> int:
+        os.environ.update(wanted.variables())
         keep_token()
         link = Token().link(f"{address}/")
         typer.echo(f"\n  outlast demo, answered by {who}\n\n  {link}\n\n  Ctrl-C stops it.\n")
@@ -83,7 +91,25 @@ def demo(
             _open(address, link)
         return supervise(settings)
 
-    raise typer.Exit(exit_status(serve))
+    try:
+        with _local_url(wanted) as url:
+            raise typer.Exit(exit_status(partial(serve, replace(wanted, url=url))))
+    except LocalModelError as error:
+        complain(str(error))
+        raise typer.Exit(USAGE) from None
+
+
+@contextlib.contextmanager
+def _local_url(wanted: DemoSettings) -> Iterator[str]:
+    """Where the local model is served, if it is the one; "" if not."""
+    from outlast.demo.local_model import LocalModel
+    from outlast.demo.settings import LOCAL
+
+    if wanted.model != LOCAL:
+        yield ""
+        return
+    with LocalModel(say=lambda text: typer.echo(f"  {text} …")) as local:
+        yield local.url
 
 
 def free_port() -> int:

@@ -37,9 +37,10 @@ class Check:
     then: str | None = None
 
 
-def doctor(store: str | None, json: bool) -> int:
+def doctor(store: str | None, json: bool, target: str | None = None) -> int:
     """Look at everything. The exit status: 1 if something is in the way."""
     checks = [*_machine(), *_disk(store), *_packages(), *_models(), *_network()]
+    checks += [*_batteries(), *_agents(target)]
     checks += asyncio.run(_store(store))
     if json:
         as_json(checks)
@@ -172,6 +173,39 @@ def _network() -> Iterator[Check]:
             yield Check("port 8000", "note", "is in use.", "Choose another one with --port.")
         else:
             yield Check("port 8000", "ok", "is free")
+
+
+def _batteries() -> Iterator[Check]:
+    """Those that packages announce: whether they can be imported, and what they bring."""
+    from outlast.inspect.batteries import BatteryUnusable, installed
+
+    for name, found in installed().items():
+        try:
+            battery = found.load()
+        except BatteryUnusable as error:
+            yield Check(f"battery {name}", "bad", str(error), f"Repair or remove {found.origin}.")
+            continue
+        brings = {"tables": battery.schema, "views": battery.views, "commands": battery.commands}
+        words = ", ".join(word for word, value in brings.items() if value is not None)
+        yield Check(f"battery {name}", "ok", f"from {found.origin}, with {words or 'a part only'}")
+
+
+def _agents(target: str | None) -> Iterator[Check]:
+    """The classes of agents here: their batteries, and the order of their parts."""
+    from outlast.agent.gateway import batteries, part_order
+    from outlast.cli.load.load import load
+
+    if target is None and not Path("agents").is_dir():
+        return
+    try:
+        classes = load(target or "agents/", None).host.classes
+    except Exception as error:
+        yield Check("agents", "bad", str(error))
+        return
+    for name, agent_class in classes.items():
+        found = ", ".join(battery.name for battery in batteries(agent_class)) or "none"
+        order = ", ".join(part_order(agent_class))
+        yield Check(f"agent {name}", "ok", f"batteries: {found}. Parts in order: {order}")
 
 
 async def _store(url: str | None) -> list[Check]:

@@ -19,6 +19,12 @@ from outlast.store.url import DEFAULT, file_of, identity_of
 LATER = "No host has this store open: the next one does it."
 
 
+async def ask_host(url: str | None, address: Address, call: str, **arguments: Any) -> Any:
+    """Call a method for operators of an agent, through the host on this machine that has the store open."""
+    request = {"call": call, "agent": address.text, "arguments": arguments}
+    return await admin.ask(admin.sockets_of(identity_of(url)), request)
+
+
 async def _act(
     url: str | None,
     address: Address,
@@ -29,9 +35,8 @@ async def _act(
     direct: bool,
 ) -> tuple[Any, bool]:
     """What came of it, and whether a host has done it."""
-    request = {"call": call, "agent": address.text, "arguments": arguments}
     try:
-        return await admin.ask(admin.sockets_of(identity_of(url)), request), True
+        return await ask_host(url, address, call, **arguments), True
     except NoHost:
         if file_of(url or DEFAULT) is None and not direct:
             fail(

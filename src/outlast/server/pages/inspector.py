@@ -9,6 +9,7 @@ Below `/_outlast/inspect`, if `App(inspector=True)`. An agent is meant by its ad
 | `GET agent?agent=` | one of them |
 | `GET turns`, `submissions`, `incidents`, `sizes` | of one agent, or of all |
 | `GET messages`, `fibers`, `schedules`, `ledger` | of one agent |
+| `GET battery?agent=&name=` | the views of a battery; `&live=1`: the live ones; `&view=&row=`: one row |
 | `GET turn?agent=&id=`, `chunks?agent=&id=` | a turn with its timeline; its raw chunks |
 | `GET requests?agent=&id=` | what its model was sent, by this process |
 | `POST cancel`, `seal`, `retry` | `{"agent", "id"}`: about a turn |
@@ -27,10 +28,12 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from outlast.agent.battery import Battery
+from outlast.agent.gateway import batteries as batteries_of_class
 from outlast.core import json
 from outlast.core.errors import OutlastError, UnknownAgent
 from outlast.host.address import Address
-from outlast.inspect import views
+from outlast.inspect import battery_views, views
 from outlast.inspect.asked import AskedModels
 from outlast.inspect.forking import fork
 from outlast.inspect.values import NotFound, as_json
@@ -66,6 +69,7 @@ class Inspector:
             "fibers": self._fibers,
             "schedules": self._schedules,
             "ledger": self._ledger,
+            "battery": self._battery,
             "turn": self._turn,
             "chunks": self._chunks,
             "requests": self._requests,
@@ -120,7 +124,27 @@ class Inspector:
         return [self._with_sockets(each) for each in found]
 
     async def _agent(self, request: Request) -> Any:
-        return self._with_sockets(await views.agent(self._app.host.store, _address(request)))
+        address = _address(request)
+        found = self._with_sockets(await views.agent(self._app.host.store, address))
+        batteries = [each.name for each in self._batteries(address) if each.views is not None]
+        return {**found, "batteries": batteries}
+
+    def _batteries(self, address: Address) -> tuple[Battery, ...]:
+        agent_class = self._app.host.classes.get(address.kind)
+        return () if agent_class is None else batteries_of_class(agent_class)
+
+    async def _battery(self, request: Request) -> Any:
+        """The views of a battery as tables, or a row of one of them."""
+        address, query, store = _address(request), request.query_params, self._app.host.store
+        name, row = query.get("name", ""), query.get("row")
+        battery = next((each for each in self._batteries(address) if each.name == name), None)
+        if battery is None:
+            raise _Refused(404, f"{address.kind} has no battery {name!r}")
+        if row is not None:
+            view = battery_views.find_view(battery, query.get("view", ""))
+            return await battery_views.detail(store, view, address, row)
+        limit, only_live = _limit(request, battery_views.PAGE), query.get("live") in ("1", "true")
+        return await battery_views.tables(store, battery, address, only_live=only_live, limit=limit)
 
     def _with_sockets(self, view: Any) -> dict[str, Any]:
         sockets = self._app.rooms.count(Address.parse(view.address))

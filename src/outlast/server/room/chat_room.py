@@ -10,13 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from outlast.chat.gateway import ChatGateway, StoredTurn, chat_of, is_chat
+from outlast.chat.gateway import ChatGateway, StoredTurn
 from outlast.chat.message.results import TurnEnd
 from outlast.chat.stream.stream import Passing
 from outlast.chat.transcript.shown import Shown
-from outlast.chat.types.notices import (
+from outlast.chat.turn.notices import (
     Accepted,
     Cleared,
     Ended,
@@ -54,6 +54,7 @@ class Live:
         self.shown: Show = started.shown
         self.at = 0  # what everybody who follows has been told
         self.followers: set[Connection] | None = None  # who has been told everything
+        self.ended: Ended | None = None  # how, once that is durable
         self.is_cleared = False
         self._message_id = started.message_id
         self._outgoing = outgoing
@@ -92,7 +93,6 @@ class ChatRoom:
         self.owners: dict[str, Connection] = {}  # by the requests that they made
         self.continuations: set[str] = set()  # of these requests, those that go on with a message
         self.clearing: Connection | None = None  # who clears, and knows it
-        self._last_told: str | None = None  # the turn whose end was told last
 
     @property
     def live(self) -> Live | None:
@@ -100,10 +100,7 @@ class ChatRoom:
 
     # --- who comes and goes ----------------------------------------------------------------------
 
-    def join(self, connection: Connection, agent: Any) -> None:
-        if not is_chat(agent):
-            return
-        gateway = chat_of(agent)
+    def join(self, connection: Connection, gateway: ChatGateway) -> None:
         started, waiting, _, recovering = gateway.situation()
         self._find(started)
         self._hint(connection, recovering)
@@ -146,8 +143,11 @@ class ChatRoom:
                 if all(live.stream is not stream for live in self._turns):  # not another attempt
                     self._follow(notice)
             case Ended(request_id=id):
-                if not self._is_told(id):
-                    self._end_untold(notice)
+                live = next((each for each in self._turns if each.id == id), None)
+                if live is not None:  # once its last chunks are sent
+                    live.ended = notice
+                else:
+                    self._end_unseen(notice)
             case MessageUpdated(message=message):
                 self._room.send(frames.message_updated(self._outgoing.message(message)))
             case TranscriptChanged(shown=shown):
@@ -191,10 +191,10 @@ class ChatRoom:
                 async for seq, chunks in live.stream.batches(live.at):
                     self._tell_chunks(live, seq, chunks)
                 self._turns.popleft()
-                if live.stream.end is None:  # not the turn is over, but the agent here
+                if live.ended is None:  # not the turn is over, but the agent here
                     self._room.send_away(TRY_AGAIN)
                     return
-                self._end(live, live.stream.end)
+                self._end(live, live.ended.end)
         finally:
             if self._task is asyncio.current_task():  # not when somebody else has come meanwhile
                 self._task = None
@@ -219,7 +219,6 @@ class ChatRoom:
 
     def _end(self, live: Live, end: TurnEnd) -> None:
         """The transcript first, for whoever hears that the turn is over goes on typing."""
-        self._last_told = live.id
         for connection in self._room.connections:
             if connection.offered == live.id:
                 connection.offered = None
@@ -246,12 +245,8 @@ class ChatRoom:
         if shown.answer is not None:
             self._room.send(frames.message_updated(self._outgoing.message(shown.answer)))
 
-    def _is_told(self, id: str) -> bool:
-        """Whether a turn was followed here, to its end or so far."""
-        return id == self._last_told or any(live.id == id for live in self._turns)
-
-    def _end_untold(self, ended: Ended) -> None:
-        """One that never began, or that began in another life and was interrupted."""
+    def _end_unseen(self, ended: Ended) -> None:
+        """A turn that never began, or that began in another process and was interrupted."""
         responses = Responses(ended.request_id, continuation=ended.continuation)
         shown = ended.shown()
         self._transcripts.tell(shown, self._room.connections)

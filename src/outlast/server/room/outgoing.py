@@ -19,6 +19,9 @@ from outlast.server.room.wire import encode, public_chunk, public_message
 ALWAYS = 2  # messages that a client is sent however large they are: a question and its answer
 CACHED = 64  # messages with large values, as they are sent
 CACHED_SIZE = 16 * 1024  # characters of one of these
+KEPT_WINDOW = (
+    256 * 1024
+)  # characters of a window that is kept: the next one differs in a message or two
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +47,17 @@ class Outgoing:
         self._base = base
         self._limits = limits
         self._cache: dict[Stamp, str] = {}
+        self._window: dict[Stamp, str] = {}  # the messages of the last window, as they were sent
 
     def window(self, shown: Shown) -> Window:
         """The newest messages that fit."""
         texts: list[str] = []
         size = 0
+        kept: dict[Stamp, str] = {}
         pairs = list(zip(shown.messages, shown.stamps, strict=True))
         for message, stamp in reversed(pairs):
-            text = self.message(message, stamp)
+            text = self._window.get(stamp) or self.message(message, stamp)
+            kept[stamp] = text
             size += len(text)
             is_full = (
                 size > self._limits.transcript or len(texts) >= self._limits.transcript_messages
@@ -59,6 +65,7 @@ class Outgoing:
             if is_full and len(texts) >= ALWAYS:
                 break
             texts.append(text)
+        self._window = kept if size <= KEPT_WINDOW else {}
         has_earlier = len(texts) < len(pairs) or not shown.is_whole
         return Window(texts[::-1], has_earlier)
 

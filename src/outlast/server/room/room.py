@@ -9,6 +9,7 @@ from outlast.agent.agent import parts_of
 from outlast.agent.gateway import greetings
 from outlast.agent.notices import Broadcast, StateChanged
 from outlast.agent.state.state import State
+from outlast.chat.gateway import chat_of, is_chat
 from outlast.host.address import Address
 from outlast.host.notices import Lost, Notice
 from outlast.server.limits import Limits
@@ -44,7 +45,8 @@ class Room:
         for text in greetings(agent):
             connection.send(text)
         self.connections.append(connection)
-        self.chat.join(connection, agent)
+        if is_chat(agent):
+            self.chat.join(connection, chat_of(agent))
 
     def leave(self, connection: Connection) -> None:
         if connection in self.connections:

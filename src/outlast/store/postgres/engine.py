@@ -227,7 +227,8 @@ class PostgresStore(Store):
     async def _write(self, attempt: Attempt) -> None:
         """Commit a group, however often that has to be tried, until its outcome is known."""
         while True:
-            await self._reach()
+            if self._writer is None:
+                await self._reach()
             try:
                 await self._transact(attempt)
             except (*TRY_AGAIN, HELD):
@@ -255,8 +256,10 @@ class PostgresStore(Store):
                 if not await self._was_committed(attempt):
                     attempt.verdicts = [error for _ in attempt.group]
                 return
-            # A try that was in doubt may have come through in between, ahead of this one.
-            await self._was_committed(attempt)
+            if (
+                attempt.is_in_doubt
+            ):  # an earlier try may have come through in between, ahead of this one
+                await self._was_committed(attempt)
             return
 
     async def _pause(self) -> None:
@@ -369,7 +372,7 @@ class PostgresStore(Store):
             if not self._is_answer(error) or isinstance(error, HELD):
                 raise
             return False
-        results = results_from(slots, row[1 + len(guards) :], attempt.group)
+        results = results_from(slots, row[len(guards) : len(everything)], attempt.group)
         assert results is not None, "the statement let through counts that decide nothing"
         attempt.verdicts = list(results)
         return True

@@ -42,25 +42,37 @@ def rows_sql(statement: Statement, first: int, *, single: bool) -> str:
 def combined_sql(statements: Sequence[Statement | BulkStatement], *, single: bool) -> str:
     """One statement that executes all of these, and undoes itself when a count is not right.
 
-    What must touch each of its rows must touch them all; what need not must touch all or none,
-    since only then is it known for each row.
+    It returns, first of all and in order, how many rows each has touched. They are executed in that order:
+    when they are asked for. What must touch each of its rows must touch them all; what need not must touch
+    all or none, since only then is it known for each row.
     """
-    parts, counts, conditions = [], [], []
+    parts = []
     parameter = 1
     for index, statement in enumerate(statements):
         assert isinstance(statement, Statement)
         rows = rows_sql(statement, parameter, single=single)
         parameter += len(statement.columns)
         parts.append(f"w{index} AS ({statement.postgres.replace('{rows}', rows)} RETURNING 1)")
-        counts.append(f"(SELECT count(*) FROM w{index})")
+    counts = _touched(statements) if single else _counted(statements, parameter)
+    return f"WITH {', '.join(parts)} SELECT {', '.join(counts)}"
+
+
+def _touched(statements: Sequence[Statement | BulkStatement]) -> list[str]:
+    """Whether each has touched its one row. To look for a row costs the server less than to count."""
+    found = [f"(EXISTS (SELECT 1 FROM w{index}))::int" for index in range(len(statements))]
+    return [
+        f"1 / {each}" if statement.expect else each
+        for each, statement in zip(found, statements, strict=True)
+    ]
+
+
+def _counted(statements: Sequence[Statement | BulkStatement], parameter: int) -> list[str]:
+    """How many rows each has touched, and a check of that: the numbers expected begin at `parameter`."""
+    counts, conditions = [], []
     for index, statement in enumerate(statements):
-        number = "1" if single else f"${parameter + index}::bigint"
-        if statement.expect:
-            conditions.append(f"{counts[index]} = {number}")
-        elif not single:
-            conditions.append(f"{counts[index]} = ANY (ARRAY[0, {number}])")
-        else:  # always so; but asking for it in its turn is what keeps the statements' order
-            conditions.append(f"{counts[index]} >= 0")
-    return (
-        f"WITH {', '.join(parts)} SELECT 1 / ({' AND '.join(conditions)})::int, {', '.join(counts)}"
-    )
+        count, number = f"(SELECT count(*) FROM w{index})", f"${parameter + index}::bigint"
+        counts.append(count)
+        conditions.append(
+            f"{count} = {number}" if statement.expect else f"{count} = ANY (ARRAY[0, {number}])"
+        )
+    return [*counts, f"1 / ({' AND '.join(conditions)})::int"]

@@ -1,6 +1,7 @@
 // One agent: what it is doing, and everything that is stored of it, a tab each. And all agents, at a glance.
 
 import { h, icon, sizeText } from "../dom.js";
+import { batteryOf, batteryView, labelOf, tabOf } from "./battery.js";
 import { act, decoded, fact, linkTo, section, table } from "./turn.js";
 import { ago, chip, count, took, when } from "./words.js";
 
@@ -112,15 +113,22 @@ const SHOWN = { turns, messages, submissions: turns, incidents, fibers, schedule
 
 function tabs(place, agent) {
   const numbers = { turns: agent.turns, messages: agent.messages, incidents: agent.incidents + agent.givenUp, fibers: agent.fibers, schedules: agent.schedules };
-  return h("div", { class: "tabs", role: "tablist", "aria-label": "What is stored of it" }, Object.entries(TABS).map(([name, label]) => {
+  return h("div", { class: "tabs", role: "tablist", "aria-label": "What is stored of it" }, [...Object.entries(TABS), ...agent.batteries.map((name) => [tabOf(name), labelOf(name)])].map(([name, label]) => {
     const isHere = place.tab === name;
     return h("a", { role: "tab", id: `tab-${name}`, "data-key": name, href: linkTo({ agent: place.agent, tab: name }), "aria-selected": String(isHere), "aria-controls": "panel", tabindex: isHere ? "0" : "-1" }, label, numbers[name] ? h("span", { class: "number" }, numbers[name].toLocaleString("en")) : null);
   }));
 }
 
-export function agentView({ agent, rows, stored }, place, now) {
+function panel(data, place, now) {
+  if (batteryOf(place.tab) !== null) return batteryView(data, place, now);
+  const { rows } = data;
+  if (place.tab === "sizes") return sizes(rows);
+  return rows.length ? SHOWN[place.tab](rows, place, now) : none(NOTHING[place.tab]);
+}
+
+export function agentView(data, place, now) {
+  const { agent, stored } = data;
   const bytes = (stored ?? []).reduce((sum, row) => sum + row.bytes, 0);
-  const shown = place.tab === "sizes" ? sizes(rows) : rows.length ? SHOWN[place.tab](rows, place, now) : none(NOTHING[place.tab]);
   return [
     h("nav", { class: "crumbs", "aria-label": "Where you are" }, h("a", { href: "#" }, "Agents"), icon("right"), h("span", { "aria-current": "page" }, decoded(place.agent))),
     h("div", { class: "card question" },
@@ -136,7 +144,7 @@ export function agentView({ agent, rows, stored }, place, now) {
         agent.givenUp ? fact("Given up", String(agent.givenUp)) : null,
         agent.strikes ? fact("Boots that failed", String(agent.strikes)) : null)),
     tabs(place, agent),
-    h("div", { id: "panel", role: "tabpanel", "aria-labelledby": `tab-${place.tab}` }, shown)
+    h("div", { id: "panel", role: "tabpanel", "aria-labelledby": `tab-${place.tab}` }, panel(data, place, now))
   ];
 }
 

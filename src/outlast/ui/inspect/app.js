@@ -5,6 +5,7 @@ import { themed } from "../theme.js";
 import { Acting } from "./acting.js";
 import { agentView, overview, TABS } from "./agent.js";
 import { Api, Refused } from "./api.js";
+import { batteryOf, loadBattery } from "./battery.js";
 import { morph } from "./morph.js";
 import { decoded, linkTo, turnView } from "./turn.js";
 import { ago } from "./words.js";
@@ -30,11 +31,12 @@ let failures = 0;
 let isRefused = false;
 let meant = null; // the moment that is pointed at
 
-/** Where one is: `#agent=Class/name&turn=…&tab=…`. */
+/** Where one is: `#agent=Class/name&turn=…&tab=…`; in a battery's tab also `&view=…&row=…`. */
 function here() {
   const given = new URLSearchParams(location.hash.slice(1));
   const tab = given.get("tab");
-  return { agent: given.get("agent"), turn: given.get("turn"), tab: tab in TABS ? tab : "turns" };
+  const isTab = tab in TABS || batteryOf(tab) !== null;
+  return { agent: given.get("agent"), turn: given.get("turn"), tab: isTab ? tab : "turns", view: given.get("view"), row: given.get("row") };
 }
 
 // --- asking ----------------------------------------------------------------------------------------------------------
@@ -45,7 +47,14 @@ async function sizesOf(agent) {
   return stored.rows;
 }
 
-async function load({ agent, turn: id, tab }) {
+async function tabRows(place) {
+  const { agent, tab } = place;
+  if (batteryOf(tab) !== null) return loadBattery(api, place, shown);
+  return { rows: await (tab === "sizes" ? sizesOf(agent) : api.get(tab, { agent, limit: 100 })) };
+}
+
+async function load(place) {
+  const { agent, turn: id } = place;
   if (agent !== null && id !== null) {
     const given = { agent, id };
     const isOver = shown?.details?.turn.endedAt != null;
@@ -54,8 +63,8 @@ async function load({ agent, turn: id, tab }) {
     return { details, chunks, requests };
   }
   if (agent !== null) {
-    const [known, rows, sizes] = await Promise.all([api.get("agent", { agent }), tab === "sizes" ? sizesOf(agent) : api.get(tab, { agent, limit: 100 }), sizesOf(agent)]);
-    return { agent: known, rows, stored: sizes };
+    const [known, rows, sizes] = await Promise.all([api.get("agent", { agent }), tabRows(place), sizesOf(agent)]);
+    return { agent: known, stored: sizes, ...rows };
   }
   const [host, open, incidents, sizes] = await Promise.all([api.get("host"), api.get("turns", { open: 1, limit: 1000 }), api.get("incidents"), sizesOf(null)]);
   return { host, open, incidents, stored: sizes };
@@ -142,7 +151,7 @@ function chatLink() {
 function moved() {
   const next = here();
   const isSame = next.agent === place.agent && next.turn === place.turn;
-  if (isSame && next.tab === place.tab) return;
+  if (isSame && next.tab === place.tab && next.view === place.view && next.row === place.row) return;
   place = next;
   if (!isSame) {
     folds = new Set();

@@ -86,8 +86,9 @@ function calls(details) {
 
 const NUMBERS = new Set(["Seq", "No.", "Took", "Attempts", "Accepted", "Size", "Stored", "Row", "Chunks", "Since", "Tries", "Created", "Next", "Begun", "Rows", "Bytes", "Sockets", "Turns", "Messages", "Last activity"]);
 
-export function table(names, rows, label) {
-  return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": label }, h("table", {}, h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col", class: NUMBERS.has(name) ? "right" : null }, name)))), h("tbody", {}, rows)));
+/** `right`: the names of the columns whose values are aligned so. */
+export function table(names, rows, label, right = NUMBERS) {
+  return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": label }, h("table", {}, h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col", class: right.has(name) ? "right" : null }, name)))), h("tbody", {}, rows)));
 }
 
 export function section(title, note, ...children) {

@@ -90,8 +90,7 @@ def _silent() -> None:
     """Clients are not told that a turn has ended."""
     from outlast.server.room.chat_room import ChatRoom
 
-    def end(self: Any, live: Any, end: Any) -> None:
-        self._last_told = live.id
+    def end(self: Any, live: Any, end: Any) -> None: ...
 
     _replace(ChatRoom, "_end", end)
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from outlast.chat.context.history import CONTINUE
+from outlast.chat.model.beginnings import CONTINUE
 from outlast.testing.torture.plan import Plan, misplaced, words_in
 
 if TYPE_CHECKING:

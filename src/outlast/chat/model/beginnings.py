@@ -1,0 +1,71 @@
+"""How a request begins and ends, so that every provider accepts it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelRequest
+
+CONTINUE = "Continue exactly where you stopped. Do not repeat anything that you have already said."
+BEGINNING = "(The conversation begins.)"
+# Parts of a request that tell the model how to answer, and are nothing that it could answer.
+_SETTINGS = frozenset(
+    {
+        "system-prompt",
+        "instruction-delta",
+        "instruction-baseline",
+        "tool-availability-delta",
+        "capability-load-delta",
+        "model-settings-delta",
+    }
+)
+
+
+def with_beginning(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """The same, with something that the first answer is an answer to: providers refuse it without."""
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    place = 0
+    for message in messages:
+        if message.kind == "response":
+            break
+        if any(part.part_kind == "user-prompt" for part in message.parts):
+            return list(messages)
+        place += 1
+    opening = ModelRequest(parts=[UserPromptPart(BEGINNING)])
+    return [*messages[:place], opening, *messages[place:]]
+
+
+def with_continuation(
+    messages: Sequence[ModelMessage], *, text: str = CONTINUE, instructions: str | None = None
+) -> list[ModelMessage]:
+    """The same, ending with something to answer: providers refuse what ends with the model's own words.
+
+    The request to go on is for this one call and is never stored. It carries the `instructions`, or else
+    those of the request before.
+    """
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    before: list[ModelRequest] = []  # what was said since the last answer
+    for message in reversed(messages):
+        if message.kind == "response":
+            break
+        if any(part.part_kind not in _SETTINGS for part in message.parts):
+            return list(messages)
+        before.append(message)
+    if not messages:
+        return []
+    if instructions is None:
+        instructions = _instructions(messages)
+    parts = [*(before[0].parts if before else ()), UserPromptPart(text)]
+    kept = messages[: len(messages) - bool(before)]
+    return [*kept, ModelRequest(parts=parts, instructions=instructions)]
+
+
+def _instructions(messages: Sequence[ModelMessage]) -> str | None:
+    for message in reversed(messages):
+        if message.kind == "request" and message.instructions is not None:
+            return message.instructions
+    return None

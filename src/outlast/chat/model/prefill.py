@@ -1,0 +1,93 @@
+"""The request that hands a provider the beginning of an answer, and asks it to continue.
+
+`continuation` says which provider can, and how it is spelled. Pydantic AI has no setting for a flag at the
+last message, or for another address: then a copy of the model is asked, which maps messages as the model does
+and marks the last one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+from outlast.chat.message.instruct import continue_instruction
+from outlast.chat.message.prefilled import sent_text
+from outlast.chat.model.continuation import Prefill
+from outlast.chat.model.request import models_behind
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models import Model
+    from pydantic_ai.settings import ModelSettings
+
+
+def last_text(messages: Sequence[ModelMessage]) -> str | None:
+    """The text that a conversation ends with, if the model has the last word; None: something else."""
+    if not messages or messages[-1].kind != "response" or not messages[-1].parts:
+        return None
+    part = messages[-1].parts[-1]
+    return part.content if part.part_kind == "text" else None
+
+
+def prefilled(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """The same conversation, ending with the text that the model is to continue.
+
+    White space at its end is left out: `message.prefilled` says why. Everything before it stays what it was.
+    """
+    text = last_text(messages)
+    if text is None or not sent_text(text):
+        raise ValueError("a prefilled conversation must end with text of the model")
+    last = cast("Any", messages[-1])
+    part = replace(last.parts[-1], content=sent_text(text))
+    return [*messages[:-1], replace(last, parts=[*last.parts[:-1], part])]
+
+
+def instruction(messages: Sequence[ModelMessage]) -> str:
+    """What to say behind a conversation that ends with the model's words: for `with_continuation`."""
+    return continue_instruction(last_text(messages) or "")
+
+
+def prefill_settings(settings: ModelSettings | None, prefill: Prefill) -> ModelSettings:
+    """The settings of a request, with the fields that ask for it. What the user has set wins."""
+    merged = cast("ModelSettings", dict(settings or {}))
+    if prefill.body:
+        given = merged.get("extra_body")
+        own = dict(given) if isinstance(given, Mapping) else {}
+        merged["extra_body"] = {**prefill.body, **own}
+    return merged
+
+
+def prefill_model(model: Model, prefill: Prefill) -> Model:
+    """The model to ask: this one, or a copy of it that marks the last message, or asks at another address."""
+    if prefill.flag is None and prefill.path is None:
+        return model
+    [inner] = models_behind(model)
+    copied: Any = copy.copy(inner)
+    if prefill.path is not None:
+        provider = copied._provider = copy.copy(copied._provider)
+        client = provider.client
+        path = urlsplit(str(client.base_url)).path.rstrip("/")
+        if not path.endswith(prefill.path):
+            address = str(client.base_url).removesuffix("/").removesuffix(path) + prefill.path
+            provider._client = client.with_options(base_url=address)
+    if prefill.flag is not None:
+        copied._map_messages = _flagging(copied._map_messages, prefill.flag)
+    return cast("Model", copied)
+
+
+def _flagging(map_messages: Any, flag: str) -> Any:
+    """The way from our messages to the provider's, with a flag at the last one."""
+
+    async def mapped(*args: Any, **kwargs: Any) -> Any:
+        messages = await map_messages(*args, **kwargs)
+        last = messages[-1]
+        if isinstance(last, dict):
+            last[flag] = True
+        else:
+            setattr(last, flag, True)
+        return messages
+
+    return mapped

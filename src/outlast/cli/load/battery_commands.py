@@ -1,0 +1,63 @@
+"""Commands of batteries: listed by their names, and imported when one of them is run."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+if TYPE_CHECKING:
+    from outlast.inspect.batteries import Installed
+
+
+class Commands(TyperGroup):
+    """The commands of `outlast`, and then those of the batteries that are installed."""
+
+    @cached_property
+    def _batteries(self) -> dict[str, Installed]:
+        from outlast.inspect.batteries import installed
+
+        return {name: found for name, found in installed().items() if name not in self.commands}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *self._batteries]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or cmd_name not in self._batteries:
+            return own
+        return _BatteryCommand(self._batteries[cmd_name])
+
+
+class _BatteryCommand(TyperCommand):
+    """Stands for the commands of a battery until they are needed."""
+
+    def __init__(self, battery: Installed) -> None:
+        super().__init__(battery.name, help=f"Commands of a battery, from {battery.origin}.")
+        self._battery = battery
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **more: Any) -> Any:
+        return self._loaded().make_context(info_name, args, *rest, **more)
+
+    def _loaded(self) -> Any:
+        from outlast.cli.output import fail
+        from outlast.core.loading import load
+        from outlast.core.text import described
+        from outlast.inspect.batteries import BatteryUnusable
+
+        name = self._battery.name
+        try:
+            path = self._battery.load().commands
+        except BatteryUnusable as error:
+            fail(str(error))
+        if path is None:
+            fail(
+                f"the battery {name!r} has no commands; to see its tables: outlast inspect battery"
+                f" {name} AGENT"
+            )
+        try:
+            return typer.main.get_group(load(path))
+        except Exception as error:
+            fail(f"cannot import the commands of the battery {name!r}: {described(error)}")

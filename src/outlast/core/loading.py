@@ -1,0 +1,32 @@
+"""What is named in data and imported when it is needed: "package.module:NAME"."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def check_path(path: str | None, what: str) -> None:
+    """Raise unless this can be loaded by name, or is None."""
+    if path is not None and not _PATH.fullmatch(path):
+        raise ValueError(f"{what} must be named as 'package.module:NAME', got {path!r}")
+
+
+def load(path: str) -> Any:
+    """Import what a path names.
+
+    ```python
+    from outlast.core.loading import load
+    assert load("math:tau") > 6
+    ```
+    """
+    check_path(path, "what is to be loaded")
+    module, _, name = path.partition(":")
+    found = importlib.import_module(module)
+    try:
+        return getattr(found, name)
+    except AttributeError:
+        raise LookupError(f"{module} has no {name!r}") from None

@@ -1,0 +1,83 @@
+"""Which batteries are installed: outlast's own, and those that packages announce.
+
+A package announces its battery in its `pyproject.toml`, so that commands find it without importing it:
+
+    [project.entry-points."outlast.batteries"]
+    notes = "vector_notes.battery:BATTERY"
+
+This serves the command line and the inspector of a store without a host. It changes no agent: an agent has
+the batteries of its base classes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from outlast.core.errors import OutlastError
+from outlast.core.loading import load
+
+if TYPE_CHECKING:
+    from outlast.agent.battery import Battery
+
+GROUP = "outlast.batteries"
+OWN: Mapping[str, str] = {}  # name → "outlast.<name>.…:NAME"
+
+
+class BatteryUnusable(OutlastError):
+    """A battery, or a view of it, cannot be imported or does not work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A battery that is announced. Nothing of it has been imported."""
+
+    name: str
+    path: str  # "package.module:NAME" of the `Battery`
+    origin: str  # the package that it comes from
+
+    def load(self) -> Battery:
+        """Import it."""
+        found = load_battery(self.path)
+        if found.name != self.name:
+            raise BatteryUnusable(
+                f"{self.origin} announces {self.path} as {self.name!r}, but its name is {found.name!r}"
+            )
+        return found
+
+
+def load_battery(path: str) -> Battery:
+    """Import the battery that "package.module:NAME" names."""
+    from outlast.agent.battery import Battery
+    from outlast.core.text import described
+
+    try:
+        found = load(path)
+    except Exception as error:
+        raise BatteryUnusable(f"cannot import the battery {path}: {described(error)}") from error
+    if not isinstance(found, Battery):
+        raise BatteryUnusable(f"{path} must be a Battery, got {found!r}")
+    return found
+
+
+def installed() -> dict[str, Installed]:
+    """Return the announced batteries by name; of two with one name, the first."""
+    found = {name: Installed(name, path, "outlast") for name, path in OWN.items()}
+    if not _is_any_announced():
+        return found
+    from importlib.metadata import entry_points
+
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
+        origin = entry.value.partition(".")[0] if entry.dist is None else entry.dist.name
+        found.setdefault(entry.name, Installed(entry.name, entry.value, origin))
+    return found
+
+
+def _is_any_announced() -> bool:
+    """Whether a package has entry points for this: importing `importlib.metadata` takes ten times as long."""
+    mark = f"[{GROUP}]".encode()
+    files = (file for folder in sys.path for file in Path(folder).glob("*-info/entry_points.txt"))
+    return any(mark in file.read_bytes() for file in files)
