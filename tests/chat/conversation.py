@@ -39,7 +39,18 @@ def agent_of(host: Host, agent_class: type[Any], name: str = "a") -> Any:
     return host._activations._live[Address.of(agent_class.__name__, name)].agent
 
 
-async def rows(host: Host, table: str, columns: str = "*", order: str = "1") -> list[Any]:
+IN_ORDER = {
+    "messages": "agent, number",
+    "streams": "agent, turn, seq",
+    "facts": "agent, name",
+    "fibers": "agent, id",
+    "responses": "agent, seq",
+}
+"""The order of a table's rows, of which PostgreSQL keeps none when it is not asked for one."""
+
+
+async def rows(host: Host, table: str, columns: str = "*", order: str = "") -> list[Any]:
+    order = order or IN_ORDER.get(table, "1")
     return await host.store.fetch(
         Query.same(f"SELECT {columns} FROM {table} ORDER BY {order}", bulk=True)
     )
