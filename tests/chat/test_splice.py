@@ -155,6 +155,10 @@ LONG = "The harbour was quiet, and the town slept. Nobody saw the light that mov
             "direct",
             "Sorry, I cannot do that.",
         ),
+        (LONG + "bre", "Bread is cheap.", "new_paragraph", "anew", "\n\nBread is cheap."),
+        # too little to be continued
+        ("- ", "Penguins swim.", "replace", "restart", "Penguins swim."),
+        ("Th", "penguins swim.", "replace", "restart", "penguins swim."),
         # nothing at all
         (LONG, "", "continue", "stopped", ""),
         (LONG, LONG[:50], "spliced", "stopped", ""),
@@ -167,6 +171,28 @@ LONG = "The harbour was quiet, and the town slept. Nobody saw the light that mov
             "continue",
             "direct",
             "I'm sorry, I can't come.",
+        ),
+        ("It was very ", "very late.", "continue", "direct", "very late."),
+        (
+            "```py\n        total = light(sea)\n  ",
+            "      total = light(sea)\n",
+            "continue",
+            "direct",
+            "      total = light(sea)\n",
+        ),
+        (
+            "Гавань была тиха, и никто не спал.\n\n`",
+            "``py\nlight = sea.ships[0].lamp\n```",
+            "continue",
+            "direct",
+            "``py\nlight = sea.ships[0].lamp\n```",
+        ),
+        (
+            "```py\n" + "light = sea.ships[0].lamp\n" * 70 + "```\n\nГавань была тиха, и никто не",
+            " спал, кроме одного матроса.",
+            "continue",
+            "direct",
+            " спал, кроме одного матроса.",
         ),
         ("We went to ", "Paris in spring.", "continue", "direct", "Paris in spring."),
         ("In Japanese it is ", "こんにちは (hello).", "continue", "direct", "こんにちは (hello)."),
@@ -244,6 +270,16 @@ def test_ten_thousand_repeated_characters_are_swallowed_as_they_come() -> None:
     assert splicer.verdict is not None
     assert (splicer.verdict.reason, splicer.verdict.removed) == ("start_over", len(stored))
     assert splicer.verdict.held == 0
+
+
+def test_a_passage_that_begins_with_the_last_word_is_repeated_to_its_end() -> None:
+    passage = "".join(f"Candles {n} and lanterns {n * n} burned. " for n in range(20))
+    stored = f"It was late. {passage}Nobody slept, and they lit more Candles"
+    assert (
+        spliced(stored, [passage + "Nobody slept, and they lit more Candles again."])[0]
+        == " again."
+    )
+    assert spliced(stored, ["Candles again."])[0] == " again."
 
 
 def test_nothing_that_may_be_new_is_held_back_for_longer_than_it_may_be() -> None:

@@ -48,7 +48,7 @@ _LEAST_LETTERS = 12
 _SAMPLE = 1500  # characters of a text that tell its language
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _GRAM = 5
-_ALIKE = 0.3
+_ALIKE = 0.5
 
 
 # --- the stored text -----------------------------------------------------------------------------

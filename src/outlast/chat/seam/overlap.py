@@ -59,14 +59,12 @@ class Stored:
 
     def ends_with_words(self, length: int, exactly: str) -> bool:
         """Whether the last so many folded characters are these words, from the beginning of the first on."""
-        if self.trailing:
-            return False  # "very " and "very" are two words, not one twice
         letters = sum(char.isalpha() and not is_wide(char) for char in exactly)
         if letters < LEAST_WORD or not exactly[0].isalpha() or is_wide(exactly[0]):
             return False
         place = self._place(length)
         if place is None or self.text[place:] != exactly:
-            return False
+            return False  # also "very " and "very": two words, not one twice
         return place == 0 or not self.text[place - 1].isalnum()
 
     def _place(self, length: int) -> int | None:

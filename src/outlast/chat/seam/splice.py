@@ -84,9 +84,7 @@ class SpliceSettings:
     min_overlap: int = 12  # letters; shorter ones count if they are whole words at the end
     removes_preamble: bool = True  # "Sure, here is the rest:"
     may_replace: bool = True  # False: the stored text has had an effect, or is to stay
-    is_prose: bool = (
-        True  # False: structured output, where a paragraph or a space would be an error
-    )
+    is_prose: bool = True  # False: structured output, which a paragraph or a space would break
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +121,9 @@ class Splicer:
         self._stored = Stored.of(stored)
         self._is_code = open_fence(stored) is not None
         self._is_unfinished = is_unfinished(stored)
-        self._least = self._settings.min_overlap * (
-            2 if self._is_code else 1
-        )  # lines of code recur
+        self._least = self._settings.min_overlap
+        if self._is_code:
+            self._least *= 2  # lines of code recur
         self._held: list[str] = []  # characters of the continuation
         self._preamble = 0  # of these belong to no answer
         self._first: float | None = None
@@ -246,18 +244,10 @@ class Splicer:
 
     def _is_repeating(self) -> bool:
         """Whether what arrives is known to the reader, and can be swallowed for as long as it is."""
-        return any(each.is_growing and self._is_repetition(each) for each in self._overlaps)
-
-    def _is_repetition(self, overlap: Overlap) -> bool:
-        """Whether it is more likely that this goes on than that the end was reached before."""
-        if overlap.is_expected:
-            return True
-        shorter = [
-            each.found.length
+        return any(
+            each.is_growing and (each.is_expected or each.weight >= self._least)
             for each in self._overlaps
-            if each.found is not None and each.offset <= overlap.offset
-        ]
-        return overlap.weight >= max(self._least, 2 * max(shorter, default=0))
+        )
 
     def _is_after(self, found: Found) -> bool:
         """Whether it is clear what follows the overlap: the stored text may end with white space."""
