@@ -110,21 +110,19 @@ def digest(*texts: str) -> str:
 
 def noting(work: str) -> BulkStatement:
     """Unless the work around has ended, or was cancelled: then nobody would ever forget it."""
-    query = Query.same(
+    return BulkStatement.same(
+        "admissions note",
         "INSERT INTO admissions (agent, origin, key)"
         " SELECT CAST(? AS text), CAST(? AS text), CAST(? AS text)"
-        f" WHERE EXISTS (SELECT 1 FROM {work}) ON CONFLICT DO NOTHING"
+        f" WHERE EXISTS (SELECT 1 FROM {work}) ON CONFLICT DO NOTHING",
     )
-    return BulkStatement("admissions note", query.sqlite, query.postgres)
 
 
 _NOTE_IN_CALLBACK = noting("schedules WHERE agent = ? AND id = ? AND occurrence = ?")
 _NOTE_IN_FIBER = noting("fibers WHERE agent = ? AND id = ? AND settled_at IS NULL")
 WAS_ADMITTED = Query.same("SELECT 1 FROM admissions WHERE agent = ? AND origin = ? AND key = ?")
-_FORGET = BulkStatement(
-    "admissions forget",
-    sqlite="DELETE FROM admissions WHERE agent = ? AND origin = ?",
-    postgres="DELETE FROM admissions WHERE agent = $1 AND origin = $2",
+_FORGET = BulkStatement.same(
+    "admissions forget", "DELETE FROM admissions WHERE agent = ? AND origin = ?"
 )
 
 

@@ -12,17 +12,13 @@ from outlast.store.operations import Query, Statement
 
 logger = logging.getLogger("outlast.agent")
 
-_SET = Statement(
+_SET = Statement.same(
     "facts set",
-    sqlite="""
-        INSERT INTO facts (agent, name, value) VALUES (?, ?, ?)
+    "agent text, name text, value text",
+    """
+        INSERT INTO facts (agent, name, value) VALUES (:agent, :name, :value)
         ON CONFLICT (agent, name) DO UPDATE SET value = excluded.value
     """,
-    postgres="""
-        INSERT INTO facts (agent, name, value) SELECT u.agent, u.name, u.value FROM {rows}
-        ON CONFLICT (agent, name) DO UPDATE SET value = excluded.value
-    """,
-    columns=[("agent", "text"), ("name", "text"), ("value", "text")],
     key=2,
 )
 ALL = Query.same("SELECT name, value FROM facts WHERE agent = ?")

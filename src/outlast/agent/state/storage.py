@@ -15,26 +15,21 @@ from outlast.store.operations import Query, Statement
 INLINE_BYTES = 64 * 1024  # larger values are read on the reader thread
 PAGE = 200
 
-_PUT = Statement(
+_PUT = Statement.same(
     "storage put",
-    sqlite="""
-        INSERT INTO storage (agent, key, size, value) VALUES (?, ?, ?, ?)
-        ON CONFLICT (agent, key) DO UPDATE SET size = excluded.size, value = excluded.value
-    """,
-    postgres="""
+    "agent text, key text, size bigint, value text",
+    """
         INSERT INTO storage (agent, key, size, value)
-        SELECT u.agent, u.key, u.size, u.value FROM {rows}
+        VALUES (:agent, :key, :size, :value)
         ON CONFLICT (agent, key) DO UPDATE SET size = excluded.size, value = excluded.value
     """,
-    columns=[("agent", "text"), ("key", "text"), ("size", "bigint"), ("value", "text")],
     key=2,
 )
 
-_DELETE = Statement(
+_DELETE = Statement.same(
     "storage delete",
-    sqlite="DELETE FROM storage WHERE agent = ? AND key = ?",
-    postgres="DELETE FROM storage USING {rows} WHERE storage.agent = u.agent AND storage.key = u.key",
-    columns=[("agent", "text"), ("key", "text")],
+    "agent text, key text",
+    "DELETE FROM storage WHERE storage.agent = :agent AND storage.key = :key",
     key=2,
 )
 

@@ -25,54 +25,35 @@ from outlast.store.operations import BulkStatement, Operation, Outcome, Query, S
 
 A = TypeVar("A")
 
-_REGISTER = Statement(
+_REGISTER = Statement.same(
     "sub_agents register",
-    sqlite="""
-        INSERT INTO sub_agents (agent, kind, name, number, created_at) VALUES (?, ?, ?, ?, ?)
-        ON CONFLICT DO NOTHING
-    """,
-    postgres="""
+    "agent text, kind text, name text, number bigint, created_at bigint",
+    """
         INSERT INTO sub_agents (agent, kind, name, number, created_at)
-        SELECT u.agent, u.kind, u.name, u.number, u.created_at FROM {rows}
+        VALUES (:agent, :kind, :name, :number, :created_at)
         ON CONFLICT DO NOTHING
     """,
-    columns=[
-        ("agent", "text"),
-        ("kind", "text"),
-        ("name", "text"),
-        ("number", "bigint"),
-        ("created_at", "bigint"),
-    ],
     key=3,
 )
 # Of a sub-agent whose own first commit registers it: the parent, which counts, may not be in memory.
-_REGISTER_LATE = Statement(
+_REGISTER_LATE = Statement.same(
     "sub_agents register late",
-    sqlite="""
+    "agent text, kind text, name text, created_at bigint",
+    """
         INSERT INTO sub_agents (agent, kind, name, created_at, number)
-        SELECT u.agent, u.kind, u.name, u.created_at,
-            coalesce((SELECT max(number) FROM sub_agents s WHERE s.agent = u.agent), 0) + 1
-        FROM (SELECT ? AS agent, ? AS kind, ? AS name, ? AS created_at) u WHERE true
+        VALUES (:agent, :kind, :name, :created_at,
+            coalesce((SELECT max(number) FROM sub_agents s WHERE s.agent = :agent), 0) + 1)
         ON CONFLICT DO NOTHING
     """,
-    postgres="""
-        INSERT INTO sub_agents (agent, kind, name, created_at, number)
-        SELECT u.agent, u.kind, u.name, u.created_at,
-            coalesce((SELECT max(number) FROM sub_agents s WHERE s.agent = u.agent), 0) + 1
-        FROM {rows}
-        ON CONFLICT DO NOTHING
-    """,
-    columns=[("agent", "text"), ("kind", "text"), ("name", "text"), ("created_at", "bigint")],
     key=3,
 )
-_UNREGISTER = Statement(
+_UNREGISTER = Statement.same(
     "sub_agents unregister",
-    sqlite="DELETE FROM sub_agents WHERE agent = ? AND kind = ? AND name = ?",
-    postgres="""
-        DELETE FROM sub_agents USING {rows}
-        WHERE sub_agents.agent = u.agent AND sub_agents.kind = u.kind AND sub_agents.name = u.name
+    "agent text, kind text, name text",
+    """
+        DELETE FROM sub_agents
+        WHERE sub_agents.agent = :agent AND sub_agents.kind = :kind AND sub_agents.name = :name
     """,
-    columns=[("agent", "text"), ("kind", "text"), ("name", "text")],
     key=3,
 )
 _IS_REGISTERED = Query.same("SELECT 1 FROM sub_agents WHERE agent = ? AND kind = ? AND name = ?")

@@ -27,44 +27,28 @@ State = Literal["noted", "open", "exhausted"]
 
 KEEP = 3600 * 1000  # milliseconds that a record is kept after its turn was given up
 
-_RECORD = Statement(
+_RECORD = Statement.same(
     "incidents record",
-    sqlite="""
-        INSERT INTO incidents (agent, turn, state, body, at) VALUES (?, ?, ?, ?, ?)
-        ON CONFLICT (agent, turn) DO UPDATE SET state = excluded.state, body = excluded.body,
-            at = excluded.at, cause = NULL
-    """,
-    postgres="""
+    "agent text, turn text, state text, body text, at bigint",
+    """
         INSERT INTO incidents (agent, turn, state, body, at)
-        SELECT u.agent, u.turn, u.state, u.body, u.at FROM {rows}
+        VALUES (:agent, :turn, :state, :body, :at)
         ON CONFLICT (agent, turn) DO UPDATE SET state = excluded.state, body = excluded.body,
             at = excluded.at, cause = NULL
     """,
-    columns=[
-        ("agent", "text"),
-        ("turn", "text"),
-        ("state", "text"),
-        ("body", "text"),
-        ("at", "bigint"),
-    ],
     key=2,
 )
 
 
 def _noting(column: str) -> Statement:
-    return Statement(
+    return Statement.same(
         f"incidents note {column}",
-        sqlite=f"""
+        f"agent text, turn text, {column} text, at bigint",
+        f"""
             INSERT INTO incidents (agent, turn, state, body, {column}, at)
-            VALUES (?, ?, 'noted', '{{}}', ?, ?)
+            VALUES (:agent, :turn, 'noted', '{{}}', :{column}, :at)
             ON CONFLICT (agent, turn) DO UPDATE SET {column} = excluded.{column}
         """,
-        postgres=f"""
-            INSERT INTO incidents (agent, turn, state, body, {column}, at)
-            SELECT u.agent, u.turn, 'noted', '{{}}', u.{column}, u.at FROM {{rows}}
-            ON CONFLICT (agent, turn) DO UPDATE SET {column} = excluded.{column}
-        """,
-        columns=[("agent", "text"), ("turn", "text"), (column, "text"), ("at", "bigint")],
         key=2,
     )
 
@@ -73,14 +57,13 @@ _CAUSE = _noting("cause")
 _STASH = _noting("stash")
 _HELD = _noting("held")
 
-_CLOSE = Statement(
+_CLOSE = Statement.same(
     "incidents close",
-    sqlite="DELETE FROM incidents WHERE agent = ? AND turn = ?",
-    postgres="""
-        DELETE FROM incidents USING {rows}
-        WHERE incidents.agent = u.agent AND incidents.turn = u.turn
+    "agent text, turn text",
+    """
+        DELETE FROM incidents
+        WHERE incidents.agent = :agent AND incidents.turn = :turn
     """,
-    columns=[("agent", "text"), ("turn", "text")],
     key=2,
 )
 
@@ -92,41 +75,28 @@ _ALL = Query.same(
     " WHERE agent = ? AND (state = 'open' OR (state = 'exhausted' AND at > ?)) ORDER BY at"
 )
 # Of turns that have ended; those that were given up are kept for a while.
-EXPIRE = BulkStatement(
+EXPIRE = BulkStatement.same(
     "incidents expire",
-    sqlite="""
+    """
         DELETE FROM incidents WHERE agent = ?1 AND (state <> 'exhausted' OR at <= ?2)
             AND turn NOT IN (SELECT id FROM inbox WHERE agent = ?1 AND ended_at IS NULL)
     """,
-    postgres="""
-        DELETE FROM incidents WHERE agent = $1 AND (state <> 'exhausted' OR at <= $2)
-            AND turn NOT IN (SELECT id FROM inbox WHERE agent = $1 AND ended_at IS NULL)
-    """,
 )
-CLEAR = BulkStatement(
-    "incidents clear",
-    sqlite="DELETE FROM incidents WHERE agent = ?",
-    postgres="DELETE FROM incidents WHERE agent = $1",
-)
+CLEAR = BulkStatement.same("incidents clear", "DELETE FROM incidents WHERE agent = ?")
 
-_STRIKE = Statement(
+_STRIKE = Statement.same(
     "boots strike",
-    sqlite="""
-        INSERT INTO boots (agent, strikes, at) VALUES (?, 1, ?)
+    "agent text, at bigint",
+    """
+        INSERT INTO boots (agent, strikes, at) VALUES (:agent, 1, :at)
         ON CONFLICT (agent) DO UPDATE SET strikes = boots.strikes + 1, at = excluded.at
     """,
-    postgres="""
-        INSERT INTO boots (agent, strikes, at) SELECT u.agent, 1, u.at FROM {rows}
-        ON CONFLICT (agent) DO UPDATE SET strikes = boots.strikes + 1, at = excluded.at
-    """,
-    columns=[("agent", "text"), ("at", "bigint")],
     key=1,
 )
-_UP = Statement(
+_UP = Statement.same(
     "boots up",
-    sqlite="DELETE FROM boots WHERE agent = ?",
-    postgres="DELETE FROM boots USING {rows} WHERE boots.agent = u.agent",
-    columns=[("agent", "text")],
+    "agent text",
+    "DELETE FROM boots WHERE boots.agent = :agent",
     key=1,
 )
 _STRIKES = Query.same("SELECT strikes FROM boots WHERE agent = ?")

@@ -29,21 +29,16 @@ logger = logging.getLogger("outlast.chat")
 FIRST_RETRY = 1.0  # seconds
 LAST_RETRY = 60.0
 
-_DUE = Statement(
+_DUE = Statement.same(
     "responses due",
-    sqlite="INSERT INTO responses (agent, turn, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-    postgres="""
-        INSERT INTO responses (agent, turn, seq) SELECT u.agent, u.turn, u.seq FROM {rows}
+    "agent text, turn text, seq bigint",
+    """
+        INSERT INTO responses (agent, turn, seq) VALUES (:agent, :turn, :seq)
         ON CONFLICT DO NOTHING
     """,
-    columns=[("agent", "text"), ("turn", "text"), ("seq", "bigint")],
     key=2,
 )
-_TOLD = BulkStatement(
-    "responses told",
-    sqlite="DELETE FROM responses WHERE agent = ? AND turn = ?",
-    postgres="DELETE FROM responses WHERE agent = $1 AND turn = $2",
-)
+_TOLD = BulkStatement.same("responses told", "DELETE FROM responses WHERE agent = ? AND turn = ?")
 _OF_AGENT = Query.same("SELECT turn FROM responses WHERE agent = ? ORDER BY seq")
 DUE_AGENTS = Query.same(
     "SELECT DISTINCT agent FROM responses WHERE agent > ? ORDER BY agent LIMIT ?", bulk=True

@@ -7,28 +7,23 @@ from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.turn import Turn
 from outlast.store.operations import BulkStatement, Query, Statement
 
-_REMEMBER = Statement(
+_REMEMBER = Statement.same(
     "traces remember",
-    sqlite="INSERT INTO traces (agent, turn, parent) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-    postgres="""
-        INSERT INTO traces (agent, turn, parent) SELECT u.agent, u.turn, u.parent FROM {rows}
+    "agent text, turn text, parent text",
+    """
+        INSERT INTO traces (agent, turn, parent) VALUES (:agent, :turn, :parent)
         ON CONFLICT DO NOTHING
     """,
-    columns=[("agent", "text"), ("turn", "text"), ("parent", "text")],
     key=2,
 )
 _PARENT = Query.same("SELECT parent FROM traces WHERE agent = ? AND turn = ?")
 
 # Of turns that have ended; nobody takes those up.
-EXPIRE = BulkStatement(
+EXPIRE = BulkStatement.same(
     "traces expire",
-    sqlite="""
+    """
         DELETE FROM traces WHERE agent = ?1 AND turn NOT IN
             (SELECT id FROM inbox WHERE agent = ?1 AND ended_at IS NULL)
-    """,
-    postgres="""
-        DELETE FROM traces WHERE agent = $1 AND turn NOT IN
-            (SELECT id FROM inbox WHERE agent = $1 AND ended_at IS NULL)
     """,
 )
 
