@@ -152,12 +152,18 @@ def test_the_package_as_it_is_passes(package: Path) -> None:
         ("host/stub.py", "from ..core.errors import OutlastError", "use an absolute import"),
         ("host/stub.py", "from outlast import Agent", "import from the module that owns the name"),
         ("host/stub.py", "import outlast", "import from the module that owns the name"),
+        ("tasks/part.py", "from outlast.inspect import views", "tasks may not import inspect"),
+        ("tasks/views.py", "from outlast.cli.output import run", "tasks may not import cli"),
+        ("tasks/views.py", "from outlast.mcp import part", "tasks may not import mcp"),
+        ("think.py", "from outlast.tasks.views import VIEWS", "name it in its Battery instead"),
+        ("tasks/part.py", "import outlast.tasks.commands", "name it in its Battery instead"),
     ],
 )
 def test_an_import_that_does_not_point_down_is_refused_with_its_place(
     package: Path, module: str, line: str, complaint: str
 ) -> None:
     path = package / module
+    path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
         file.write(f"\n{line}\n")
     (found,) = complaints(package)
@@ -172,6 +178,14 @@ def test_a_folder_or_module_that_is_in_no_layer_is_refused(package: Path, place:
     path.write_text("")
     (found,) = complaints(package)
     assert f"'{path.relative_to(package).parts[0].removesuffix('.py')}' is in no layer" in found
+
+
+def test_views_and_commands_of_a_battery_may_use_what_shows_them(package: Path) -> None:
+    (package / "tasks").mkdir()
+    (package / "tasks" / "views.py").write_text("from outlast.inspect import battery_views\n")
+    commands = "from outlast.cli import output\nfrom outlast.tasks.part import x\n"
+    (package / "tasks" / "commands.py").write_text(commands)
+    assert complaints(package) == []
 
 
 def test_imports_that_point_down_or_stay_in_their_layer_pass(package: Path) -> None:

@@ -109,7 +109,8 @@ def blocks() -> Iterator[tuple[str, str, str]]:
 
 def test_each_python_block_is_run_here_or_as_an_example() -> None:
     """`python` is run by test_docs.py; with a title it is a file of examples/, which tests/examples run."""
-    tested = "".join(test.read_text() for test in (ROOT / "tests" / "examples").glob("*.py"))
+    folders = [ROOT / "tests" / "examples", ROOT / "tests" / "batteries"]
+    tested = "".join(test.read_text() for folder in folders for test in folder.glob("*.py"))
     for page, kind, text in blocks():
         if not kind.startswith(("python", "jsx")) or kind == "python":
             continue

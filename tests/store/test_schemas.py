@@ -323,6 +323,7 @@ def test_schemas_have_different_names_and_tables_in_their_own_name() -> None:
     ("sqlite", "postgres"),
     [
         ("a TEXT NOT NULL, b integer, c BLOB", 'a TEXT COLLATE "C" NOT NULL, b BIGINT, c BYTEA'),
+        ("text TEXT, PRIMARY KEY (text)", 'text TEXT COLLATE "C", PRIMARY KEY (text)'),
         ("CREATE TABLE t (a INTEGER)\n  WITHOUT ROWID;", "CREATE TABLE t (a BIGINT);"),
         ("a TEXT DEFAULT 'a TEXT' -- a TEXT", "a TEXT COLLATE \"C\" DEFAULT 'a TEXT' -- a TEXT"),
         ('"TEXT" INTEGER, texture TEXT', '"TEXT" BIGINT, texture TEXT COLLATE "C"'),

@@ -11,6 +11,7 @@ from outlast.cli.output import ago, as_json, console, fail, run, show_table
 from outlast.cli.stores.act import ask_host
 from outlast.cli.stores.find import find_agent
 from outlast.inspect.reading import reading
+from outlast.inspect.words import short
 from vector_notes import tables
 from vector_notes.part import Note
 
@@ -34,7 +35,7 @@ async def _list(store: str | None, json: bool, agent: str, name: str | None) -> 
     if json:
         as_json(found)
         return
-    rows = [[note.id, note.text, ago(note.at)] for note in found]
+    rows = [[note.id, short(note.text, 80), ago(note.at)] for note in found]
     show_table(["note", "text", "kept"], rows, none="There are no notes.", wide="text")
 
 

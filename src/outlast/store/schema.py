@@ -19,9 +19,9 @@ _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _SCRIPT = re.compile(r"(\d{4})_(\w+?)(?:\.(sqlite|postgres))?\.sql")
 
 # What PostgreSQL calls differently: words that are neither quoted nor in a comment. Text is compared by
-# code points there too, and integers have 64 bits.
+# code points there too, and integers have 64 bits. `text` in small letters is the name of a column.
 _DIFFERENT = re.compile(
-    r"""'[^']*'|"[^"]*"|--[^\n]*|\s*\bWITHOUT\s+ROWID\b|\b(?:INTEGER|BLOB|TEXT)\b""", re.IGNORECASE
+    r"""'[^']*'|"[^"]*"|--[^\n]*|(?i:\s*\bWITHOUT\s+ROWID\b|\b(?:INTEGER|BLOB)\b)|\bTEXT\b"""
 )
 _IN_POSTGRES = {"INTEGER": "BIGINT", "BLOB": "BYTEA", "TEXT": 'TEXT COLLATE "C"'}
 
@@ -44,7 +44,7 @@ class Schema:
     """The tables of one owner.
 
     `scripts` are the migrations: a folder of `0001_name.sql` (one script for both engines, written for
-    SQLite with the types TEXT, INTEGER and BLOB) or of `0001_name.sqlite.sql` beside
+    SQLite with the types TEXT, INTEGER and BLOB, in capitals) or of `0001_name.sqlite.sql` beside
     `0001_name.postgres.sql`, where they really differ; or a mapping of such names to their text. They are
     read when a store is opened.
 

@@ -18,9 +18,12 @@ from outlast.inspect.batteries import installed, load_battery
 from outlast.inspect.battery_views import ShownColumn, ShownDetail, ShownTable, View
 from outlast.inspect.reading import reading
 from outlast.inspect.values import NotFound
+from outlast.inspect.words import short
 from outlast.inspect.words import value as as_text
 from outlast.store.catalogue import Reader, meta_of
 from outlast.store.upgrade import version_of
+
+MOST = 80  # characters of a text in a table
 
 
 async def show(
@@ -91,7 +94,7 @@ def _show_tables(found: Sequence[ShownTable]) -> None:
             complain(table.error)
             continue
         labels = [column.label for column in table.columns]
-        rows = [[*map(_cell, row, table.columns)] for row in table.rows]
+        rows = [[row[0], *map(_cell, row[1:], table.columns[1:])] for row in table.rows]
         texts = [each.label for each in table.columns if each.kind in ("text", "json")]
         wide = texts[0] if texts else labels[-1]
         show_table(labels, rows, none=table.none, wide=wide)
@@ -106,8 +109,8 @@ def _cell(value: Any, column: ShownColumn) -> Any:
             return size(value)
         case "json", _:
             return as_text(value)
-        case _, str():
-            return " ".join(value.split())
+        case "text" | "code", str():
+            return short(value, MOST)
     return value
 
 

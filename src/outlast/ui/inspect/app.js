@@ -30,6 +30,7 @@ let timer = null;
 let failures = 0;
 let isRefused = false;
 let meant = null; // the moment that is pointed at
+let seen = null; // the place whose tab was scrolled to
 
 /** Where one is: `#agent=Class/name&turn=…&tab=…`; in a battery's tab also `&view=…&row=…`. */
 function here() {
@@ -93,6 +94,7 @@ async function look() {
     }
   }
   document.body.classList.add("is-ready");
+  if (shown?.agent) showTab();
   if (!document.hidden) timer = setTimeout(look, isRefused ? SLOWLY : failures ? Math.min(4000, 250 * failures) : EVERY);
 }
 
@@ -137,6 +139,12 @@ function draw() {
   }
   document.title = `${(shown.details?.turn.asked || $("title").textContent).slice(0, 60)} · Inspector`;
   chatLink();
+}
+
+/** There may be more tabs than fit. */
+function showTab() {
+  if (seen !== place) $("view").querySelector("[role=tab][aria-selected=true]")?.scrollIntoView({ block: "nearest" });
+  seen = place;
 }
 
 function chatLink() {

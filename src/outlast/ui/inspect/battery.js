@@ -1,6 +1,6 @@
 // A battery's tab: its views as tables, or one row of them. What is in them comes from the server; there is no code per battery here.
 
-import { h, icon, sizeText } from "../dom.js";
+import { h, sizeText } from "../dom.js";
 import { decoded, fact, linkTo, section, table } from "./turn.js";
 import { chip, clock, count, json, when } from "./words.js";
 
@@ -76,7 +76,7 @@ function wholeValue(value, column, values, place) {
 }
 
 function detailSection({ title, row, columns, values }, place) {
-  const back = h("a", { href: linkTo({ agent: place.agent, tab: place.tab }) }, icon("left"), `All of ${title}`);
+  const back = h("a", { href: linkTo({ agent: place.agent, tab: place.tab }) }, `All of ${title}`);
   const long = (column, n) => LONG.has(column.kind) && values[n] !== null;
   const parts = columns.map((column, n) => ({ column, n, shown: wholeValue(values[n], column, values, place) }));
   const short = parts.filter(({ column, n }) => !long(column, n)).map(({ column, shown }) => fact(column.label, shown));
