@@ -31,7 +31,7 @@ from outlast.chat.recovery import budget
 from outlast.chat.tools.declare import spec_of
 from outlast.core.clock import FOREVER, seconds
 from outlast.server import Limits
-from outlast.server.socket.unread import Unread
+from outlast.server.socket.unread import UnreadFrames
 from outlast.testing import ScriptedModel, Step, Worker
 from public_surface import parameters
 from support import forever, hosting
@@ -153,7 +153,7 @@ DURATIONS: dict[str, Use] = {
     "Host.stop(timeout)": stopped,
     "Limits(body_within)": lambda value, _: seconds(Limits(body_within=value).body_within),
     "Limits(headers_within)": lambda value, _: seconds(Limits(headers_within=value).headers_within),
-    "Limits(stall)": lambda value, _: Unread(Limits(stall=value))._stall,
+    "Limits(stall)": lambda value, _: UnreadFrames(Limits(stall=value))._stall,
     "Retry(base_delay)": lambda value, url: asked(url, "with_retry", value),
     "Retry(max_delay)": lambda value, _: Retry(max_delay=value).delay_before(40, random.Random(1)),
     "ScriptedModel.fails(retry_after)": lambda value, _: str(

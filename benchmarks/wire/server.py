@@ -235,7 +235,7 @@ def main(port: str, settings: str) -> None:
     asked = Settings(**json.loads(settings))
     where: dict[str, Any] = {"host": "127.0.0.1", "port": int(port), "log_level": "error"}
     if asked.system == "ours":
-        from outlast.server.serving import Server
+        from outlast.server.uvicorn_server import Server
 
         Server(ours(asked), **where).run()
     else:

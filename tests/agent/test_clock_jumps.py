@@ -11,7 +11,7 @@ import pytest
 from outlast import Agent, FiberContext, FiberRecovery, Host, Schedule
 from outlast.core.clock import to_datetime
 from outlast.core.errors import StoreUnavailable
-from outlast.host.wakeups.sleepers import TOLERANCE, ClockWatch
+from outlast.host.wakeups.clock_changes import TOLERANCE, ClockWatch
 from outlast.store.operations import Query
 from outlast.testing import VirtualClock
 from outlast.testing.virtual import START
@@ -252,7 +252,10 @@ async def test_a_store_that_fails_meanwhile_is_asked_again(
         await asyncio.sleep(3700)
         assert len(ran("cron")) == 1
         assert next(failures, None) is None
-    assert "would oversleep cannot be looked up: the network is down" in caplog.text
+    assert (
+        "cannot query agents whose alarms are too late, will retry: the network is down"
+        in caplog.text
+    )
 
 
 async def test_an_agent_that_cannot_be_woken_is_woken_later(
@@ -271,7 +274,7 @@ async def test_an_agent_that_cannot_be_woken_is_woken_later(
         Diary.is_broken = False
         await asyncio.sleep(3700)
         assert len(ran("cron")) == 2
-    assert "Diary/d may oversleep" in caplog.text
+    assert "cannot correct the alarms of Diary/d" in caplog.text
 
 
 async def test_where_nobody_oversleeps_a_boot_wakes_nobody(store_url: str) -> None:

@@ -110,7 +110,7 @@ async def test_a_function_that_cannot_be_run_leaves_no_row(store_url: str, funct
 @pytest.mark.parametrize(
     ("name", "function", "input", "says"),
     [
-        ("", forever, 1, "name is not blank"),
+        ("", forever, 1, "name must not be blank"),
         ("a\0b", forever, 1, "NUL"),
         ("\ud800", forever, 1, "valid Unicode"),
         ("x" * 1001, forever, 1, "at most 1,000 bytes"),

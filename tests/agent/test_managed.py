@@ -114,9 +114,9 @@ async def test_id_and_key_that_disagree_raise_and_blank_ones_too(store_url: str)
         with pytest.raises(FiberConflict, match="has the idempotency key 'k1'"):
             await agent.start_fiber("work", nothing, id="one", idempotency_key="new")
         for bad in ("", "  ", "a\0", "\ud800", "x" * 1001):
-            with pytest.raises(FiberConflict, match="id (is|takes)"):
+            with pytest.raises(FiberConflict, match="id must"):
                 await agent.start_fiber("work", nothing, id=bad)
-            with pytest.raises(FiberConflict, match="idempotency_key (is|takes)"):
+            with pytest.raises(FiberConflict, match="idempotency_key must"):
                 await agent.start_fiber("work", nothing, idempotency_key=bad)
         assert len(await fiber_rows(host)) == 2
 
@@ -370,11 +370,11 @@ async def test_a_time_without_a_zone_is_refused(store_url: str) -> None:
     async with hosting(Manager, url=store_url) as host:
         agent = host.get(Manager, "a")
         await agent.start_fiber("done", nothing, id="done", wait=True)
-        with pytest.raises(ValueError, match="settled_before has no time zone"):
+        with pytest.raises(ValueError, match="settled_before must have a time zone"):
             await agent.delete_fibers(settled_before=datetime(2100, 1, 1))
-        with pytest.raises(TypeError, match="settled_before is a datetime, not 5"):
+        with pytest.raises(TypeError, match="settled_before must be a datetime, got 5"):
             await agent.delete_fibers(settled_before=5)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="settled_before has no time zone"):
+        with pytest.raises(ValueError, match="settled_before must have a time zone"):
             await agent.delete_fibers(status=[], settled_before=datetime(2100, 1, 1))
         assert [one.id for one in await agent.list_fibers()] == ["done"]
 

@@ -315,7 +315,7 @@ async def test_an_agent_that_calls_itself_through_its_sub_agent_when_it_starts_i
 
     Starter.calls = {"parent": through_child}
     async with hosting(Starter, url=store_url) as host:
-        with pytest.raises(ActivationFailed, match=r"call the method on self, or later"):
+        with pytest.raises(ActivationFailed, match=r"call the method on self, or after on_start"):
             await host.get(Starter, "parent").hello()
 
 

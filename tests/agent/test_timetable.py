@@ -88,7 +88,7 @@ def test_when_is_a_delay_a_moment_or_a_cron_text(when: Any, expected: int) -> No
         (1e300, None, "before the year 9999"),
         (True, None, "when must be a delay"),
         (None, None, "when must be a delay"),
-        (datetime(2026, 1, 1), None, "has no time zone"),
+        (datetime(2026, 1, 1), None, "must have a time zone"),
         (5, "Europe/London", "goes with a cron text"),
         ("every day", None, "is not a cron text"),
         ("61 * * * *", None, "is not a cron text"),

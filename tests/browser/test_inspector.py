@@ -75,7 +75,7 @@ def test_agents_are_listed_and_the_list_is_live(tabs: Tabs, server: Server, name
     page.get_by_role("link", name="say 20 words held after 10 words").click()
     expect(page).to_have_url(re.compile(rf"agent=PageAgent%2F{name}&turn={id}$"))
     page.reload()  # the address says where one is
-    expect(page.locator(".moments")).to_contain_text("It is complete after")
+    expect(page.locator(".moments")).to_contain_text("Completed after")
     page.get_by_role("link", name="Chat").click()
     expect(answer(page)).to_contain_text("w20")
     page.get_by_role("link", name="Inspector").click()
@@ -273,7 +273,7 @@ def test_the_link_with_the_token_lets_a_browser_in_and_the_address_forgets_it(
     settled(server, name, "Hello!")
     tabs.is_killed = True  # the browser notes that it is refused
     page = tabs.open(at="/inspect", profile="a stranger", waits=False, has_token=False)
-    expect(page.locator("#view")).to_contain_text("This needs the token")
+    expect(page.locator("#view")).to_contain_text("A token is required")
     expect(page.locator("#agents-list")).not_to_contain_text(name)
     chat = tabs.open(profile="a stranger", has_token=False)
     expect(chat.get_by_role("link", name="Inspector")).to_be_hidden()

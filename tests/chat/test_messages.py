@@ -56,8 +56,8 @@ def test_what_is_stored_is_a_copy() -> None:
         ({"role": "user", "parts": ["Hi"]}, TypeError, r"\['parts'\]\[0\] is a dict, not str"),
         ({"role": "user", "parts": [{}]}, TypeError, "needs a type"),
         ({"role": "user", "parts": [{"type": "text"}]}, TypeError, "needs its text"),
-        ({"role": "user", "parts": [], "id": 7}, TypeError, "its id is text, not int"),
-        ({"role": "user", "parts": [], "id": " "}, ValueError, "its id is not blank"),
+        ({"role": "user", "parts": [], "id": 7}, TypeError, "its id must be a str, got 7"),
+        ({"role": "user", "parts": [], "id": " "}, ValueError, "its id must not be blank"),
         (
             {"role": "user", "parts": [{**TEXT, "x": {1}}]},
             TypeError,

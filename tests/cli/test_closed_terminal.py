@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.cli.serving.terminal import Hangup, decided
+from outlast.cli.serving.terminal import Hangup, hangup_action
 
 LONG = 60.0  # seconds: only a test that fails waits that long
 PROBE = """
@@ -193,4 +193,4 @@ def test_a_reload_has_a_signal_of_its_own_beside_a_terminal(tmp_path: Path) -> N
     ],
 )
 def test_what_a_hangup_means(has_terminal: bool, is_ignored: bool, expected: Hangup) -> None:
-    assert decided(has_terminal=has_terminal, is_ignored=is_ignored) == expected
+    assert hangup_action(has_terminal=has_terminal, is_ignored=is_ignored) == expected

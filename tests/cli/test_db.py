@@ -49,7 +49,7 @@ async def test_a_store_goes_to_postgresql_and_back_as_it_is(
     assert all(before.values()), "something of everything"
     there = await beside("db", "copy", sqlite_url, postgres_url)
     assert there.code == 0, there.err
-    assert "rows were copied, and are the same there" in there.out
+    assert "rows and verified them" in there.out
     assert await everything(postgres_url) == before
     back = f"sqlite:///{tmp_path}/back.db"
     again = await beside("db", "copy", postgres_url, back, "--json")
@@ -84,7 +84,7 @@ async def test_a_copy_needs_an_empty_target_and_a_source_that_stands_still(
     target = f"sqlite:///{tmp_path}/other.db"
     async with hosting(Talker, url=sqlite_url, life="2", admin=True):
         refused = await beside("db", "copy", sqlite_url, target)
-        assert (refused.code, "Stop it first" in refused.err) == (1, True)
+        assert (refused.code, "Stop the host first" in refused.err) == (1, True)
         assert (await beside("db", "copy", sqlite_url, target, "--live")).code == 0
     again = await beside("db", "copy", sqlite_url, target, "--live")
     assert (again.code, "the target is not empty" in again.err) == (1, True)
@@ -101,7 +101,7 @@ async def test_a_host_of_the_same_postgresql_schema_keeps_it_from_being_copied(
         assert done.code == 0, done.err
     async with hosting(Talker, url=postgres_url, life="2"):
         refused = await beside("db", "copy", postgres_url, f"sqlite:///{tmp_path}/two.db")
-        assert (refused.code, "Stop it first" in refused.err) == (1, True)
+        assert (refused.code, "Stop the host first" in refused.err) == (1, True)
 
 
 async def test_a_backup_is_made_beside_a_host_and_can_be_opened(
@@ -158,7 +158,7 @@ async def test_a_trailing_slash_is_a_folder_which_is_made(sqlite_url: str, tmp_p
         assert (made.code, made.json["file"]) == (0, expected), made.err
         assert await everything(f"sqlite:///{expected}") == await everything(sqlite_url)
     again = await beside("db", "backup", f"{tmp_path}/backups/", "--store", sqlite_url)
-    assert (again.code, "is there already; --force replaces it" in again.err) == (1, True)
+    assert (again.code, "already exists; use --force to replace it" in again.err) == (1, True)
     (tmp_path / "file").touch()
     refused = await beside("db", "backup", f"{tmp_path}/file/", "--store", sqlite_url)
     assert (refused.code, "cannot write" in refused.err) == (1, True)

@@ -19,7 +19,7 @@ from outlast.cli.load import watch
 from outlast.client import Client
 from outlast.host.address import Address
 from outlast.inspect import views
-from outlast.inspect.reading import reading
+from outlast.inspect.reader import reading
 
 LONG = 60.0  # seconds that anything may take on a machine with much to do
 AGENT = """

@@ -112,7 +112,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place() -> None:
     assert lines[2] == "  agents/c.py:2: SyntaxError: invalid syntax"
     assert lines[3] == (
         "  agents/d.py:2: ModuleNotFoundError: No module named 'no_such_package'."
-        " Is no_such_package installed here?"
+        " Is no_such_package installed?"
     )
     assert lines[4] == "  agents/e.py:2: ZeroDivisionError: division by zero"
     assert lines[5].startswith(
@@ -130,12 +130,12 @@ def test_a_folder_without_agents_is_said() -> None:
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        ("assistent.py", "there is no file assistent.py; did you mean assistant.py?"),
-        ("assistant", "there is no module 'nothing_here'"),
-        ("nothing_here", "there is no module 'nothing_here' here; a file ends with .py"),
-        ("assistant.py:ap", "has no App called 'ap'. Did you mean 'app'?"),
-        ("empty.py", "empty.py has neither an App nor a class of agents"),
-        ("empty.py:app", "has no App called 'app'; it has none"),
+        ("assistent.py", "file assistent.py not found; did you mean assistant.py?"),
+        ("assistant", "module 'nothing_here' not found"),
+        ("nothing_here", "module 'nothing_here' not found; the name of a file must end with .py"),
+        ("assistant.py:ap", "has no App named 'ap'. Did you mean 'app'?"),
+        ("empty.py", "empty.py contains neither an App nor an agent class"),
+        ("empty.py:app", "has no App named 'app'; it contains none"),
     ],
 )
 def test_a_target_that_is_wrong_is_met_with_the_right_one(target: str, told: str) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from outlast.cli.load.load import CannotLoad, NoTarget
+from outlast.cli.load.load import CannotLoad, InvalidTarget
 from outlast.cli.serving.failures import Failure, Kind, Next, failure_of, is_passing, next_step
 from outlast.core.errors import StoreCorrupt, StoreError, StoreLocked, StoreUnavailable
 
@@ -137,11 +137,11 @@ BROKEN = {
         "agents/",
         ["cannot import agents/probe.py:1: NameError: name 'missing'", "(mine.py:2)"],
     ),
-    "no file": ({}, "prob.py", ["there is no file prob.py"]),
-    "no folder": ({}, "agents/", ["there is no folder agents/ here", "outlast init"]),
-    "no module": ({}, "prob:app", ["there is no module 'prob' here"]),
-    "no App of that name": ({"probe.py": GOOD}, "probe.py:main", ["no App called 'main'", "app"]),
-    "no agents": ({"probe.py": "x = 1\n"}, "probe.py", ["neither an App nor a class of agents"]),
+    "no file": ({}, "prob.py", ["file prob.py not found"]),
+    "no folder": ({}, "agents/", ["folder agents/ not found", "outlast init"]),
+    "no module": ({}, "prob:app", ["module 'prob' not found"]),
+    "no App of that name": ({"probe.py": GOOD}, "probe.py:main", ["no App named 'main'", "app"]),
+    "no agents": ({"probe.py": "x = 1\n"}, "probe.py", ["neither an App nor an agent class"]),
     "no agents in a folder": (
         {"agents/_x.py": ""},
         "agents/",
@@ -246,7 +246,7 @@ def test_a_port_in_use_and_bad_options_have_exit_status_2(tmp_path: Path, name: 
             (["--port", port], f"port {port} of 127.0.0.1 is in use"),
             (["--port", "70000"], "--port"),
             (["--log-level", "loud"], "'loud' must be one of critical, error"),
-            (["--host", "no.such.host.invalid"], "is no address to listen on"),
+            (["--host", "no.such.host.invalid"], "cannot listen on"),
         ):
             given = command(name, "probe.py", *options)
             done = subprocess.run(given, capture_output=True, text=True, timeout=LONG, cwd=tmp_path)
@@ -321,12 +321,12 @@ def test_a_database_that_is_away_is_said_once_and_served_from_soon_after_it_come
     url = f"postgresql://postgres@127.0.0.1:{port}/postgres?schema=away&sslmode=disable"
     with started(tmp_path, "serve", "probe.py", "--store", url, "--log-level", "debug") as server:
         server.until(lambda log: log.count("was forked") + log.count("was spawned") >= 4)
-        (said,) = [line for line in server.log.splitlines() if "could not start" in line]
+        (said,) = [line for line in server.log.splitlines() if "failed to start" in line]
         assert "StoreUnavailable: PostgreSQL at postgresql://postgres@127.0.0.1" in said
-        assert said.endswith("trying again every 1 s")
+        assert said.endswith("retrying every 1 s")
         looks = server.log.count("was forked") + server.log.count("was spawned")
         with forwarding(port, f"{folder}/.s.PGSQL.5432"):
-            server.until(lambda log: "the database can be reached again, after" in log)
+            server.until(lambda log: "the database is reachable again after" in log)
             later = server.log.count("was forked") + server.log.count("was spawned")
             assert later - looks <= 2
             server.until(server.is_ready)
@@ -374,8 +374,8 @@ def test_a_reload_that_fails_is_retried_with_a_line_each_until_it_is_mended(tmp_
         before = len(server.log.splitlines())
         write(tmp_path, {"probe.py": "import os\nmissing\n"})
         server.process.send_signal(signal.SIGUSR2)
-        server.until(lambda log: log.count("trying again") >= 4)
-        lines = [line for line in server.log.splitlines()[before:] if "could not start" in line]
+        server.until(lambda log: log.count("retrying") >= 4)
+        lines = [line for line in server.log.splitlines()[before:] if "failed to start" in line]
         assert all("NameError: name 'missing' is not defined (probe.py:2)" in e for e in lines)
         assert "Traceback" not in server.log
         between = server.log.partition(lines[0])[2].partition(lines[-1])[0].splitlines()
@@ -396,7 +396,7 @@ def test_dev_says_what_is_wrong_waits_and_comes_up_once_it_is_mended(tmp_path: P
         dev.until(dev.is_ready)
         assert "Traceback" not in dev.log
         (tmp_path / "probe.py").rename(tmp_path / "away.py")
-        dev.until(lambda log: "there is no file probe.py" in log)
+        dev.until(lambda log: "file probe.py not found" in log)
         (tmp_path / "away.py").rename(tmp_path / "probe.py")
         dev.until(lambda log: log.count("reloaded") >= 1)
         dev.until(dev.is_ready)
@@ -469,6 +469,6 @@ def test_a_failure_is_one_line_and_survives_the_lifeline() -> None:
     assert len(failure.text) < 3000
     assert Failure.decode(failure.encode()) == failure
     assert Failure.decode(failure.encode()[:-5]) is None
-    assert failure_of(NoTarget("no"), "import a.py").kind == "target"
+    assert failure_of(InvalidTarget("no"), "import a.py").kind == "target"
     assert failure_of(CannotLoad("no"), "import a.py").kind == "code"
     assert os.linesep not in failure.text

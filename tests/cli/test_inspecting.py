@@ -71,7 +71,7 @@ def test_an_agent_is_found_however_its_class_is_spelt(talked: str, spelt: str) -
         (["agent", "Suport", "bob"], "Did you mean 'SupportAgent'?"),
         (["agent", "Unicorn", "bob"], "There are: SupportAgent, Talker"),
         (["agent", "Talker", "alise"], "Did you mean 'alice'?"),
-        (["agent", "Talker"], "which Talker is meant? There are: alice"),
+        (["agent", "Talker"], "a name is required; known names of Talker: alice"),
         (["agent", "Talker/alise"], "Did you mean 'alice'?"),
         (["turns", "Talkr"], "Did you mean 'Talker'?"),
         (["chunks", "nothing"], "there is no turn 'nothing'"),
@@ -107,7 +107,7 @@ def test_a_turn_is_explained_in_words(talked: str) -> None:
     told = [line.split("  ")[-1].partition(" ")[2] if "  " in line else line for line in lines]
     assert any("Accepted through submit_messages(): “Hi, [bold]you”" in line for line in told)
     assert any("It says “Hello there!” (12 characters)." in line for line in told)
-    assert "It is complete after" in lines[-1]
+    assert "Completed after" in lines[-1]
     moments = outlast("explain", "hi", "--store", talked, "--json").json["moments"]
     assert [moment["kind"] for moment in moments][-1] == "settled"
 
@@ -115,7 +115,7 @@ def test_a_turn_is_explained_in_words(talked: str) -> None:
 def test_a_store_that_is_not_there_is_said_and_not_made(tmp_path: Path) -> None:
     failed = outlast("inspect", "--store", f"sqlite:///{tmp_path}/none.db")
     assert failed.code == 1
-    assert "there is no store at" in failed.err
+    assert "no store at" in failed.err
     assert outlast("inspect", "--store", "mysql://x/y").err.startswith(
         "outlast: 'mysql://x/y' is not"
     )
@@ -129,7 +129,7 @@ async def test_looking_works_beside_a_host_and_sees_that_it_works(sqlite_url: st
             found = (await beside("explain", "hm", "--store", sqlite_url, "--json")).json
             if found["moments"][-1]["kind"] == "running":
                 break
-        assert found["moments"][-1]["what"] == "It is being worked on."
+        assert found["moments"][-1]["what"] == "It is running."
     found = (await beside("explain", "hm", "--store", sqlite_url, "--json")).json
     assert found["moments"][-1]["kind"] == "left", "nobody has the lock any more"
 

@@ -58,21 +58,21 @@ async def test_an_incident_is_sealed_through_the_host_that_runs(store_url: str) 
         await host.until_settled()
         assert (await views.turns(host.store))[0].outcome == "aborted"
         again = await beside("incidents", "seal", "hm", "--store", store_url)
-        assert (again.code, again.err) == (1, "outlast: hm of Silent/s has ended already.\n")
+        assert (again.code, again.err) == (1, "outlast: hm of Silent/s has already ended.\n")
 
 
 async def test_a_turn_is_cancelled_through_the_host_or_in_its_place(sqlite_url: str) -> None:
     await interrupt(sqlite_url)
     told = await beside("cancel", "hm", "--store", sqlite_url)
     assert told.out.strip() == (
-        "hm of Silent/s is cancelled. No host has this store open: the next one does it."
+        "Cancelled hm of Silent/s. No host has this store open; the next one will do it."
     )
     async with hosting(Silent, url=sqlite_url, life="2", admin=True) as host:
         await host.until_settled()
         assert (await views.turns(host.store))[0].outcome == "aborted"
         await host.get(Silent, "s").submit_messages("And now?", submission_id="now")
         told = await beside("cancel", "now", "--store", sqlite_url)
-        assert told.out.strip() == "now of Silent/s is cancelled."
+        assert told.out.strip() == "Cancelled now of Silent/s."
         await host.until_settled()
 
 
@@ -123,7 +123,7 @@ async def test_a_stuck_agent_is_released(sqlite_url: str) -> None:
     told = await beside("release", "silent", "s", "--store", sqlite_url)
     assert told.out.startswith("Silent/s is released.")
     again = await beside("release", "silent", "s", "--store", sqlite_url)
-    assert again.out.strip() == "Silent/s was not stuck."
+    assert again.out.strip() == "Silent/s was not blocked."
     async with hosting(Silent, url=sqlite_url, life="2", admin=True):
         through = await beside("release", "Silent/s", "--store", sqlite_url, "--json")
         assert through.json == {"agent": "Silent/s", "released": True, "by_host": True}

@@ -120,7 +120,7 @@ def test_without_auth_a_public_host_is_refused_in_one_line(
         assert command.process.wait(LONG) == 2, command.log
         (line,) = command.log.strip().splitlines()
         assert line.startswith(f"outlast: --host {arguments[3]} opens the agents to other machines")
-        assert "set App(auth=…), or give --insecure" in line
+        assert "set App(auth=…), or pass --insecure" in line
 
 
 def test_with_auth_or_by_wish_a_public_host_is_served(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_with_auth_or_by_wish_a_public_host_is_served(tmp_path: Path) -> None:
     ):
         with started(tmp_path, "serve", target, *host, *more) as command:
             command.until(command.is_ready)
-            assert ("everybody who reaches" in command.log) is (status == 200)
+            assert ("everyone who can reach" in command.log) is (status == 200)
             path = f"{command.url}/agents/talker/a/get-messages"
             elsewhere = {"host": "192.168.1.7"}
             assert httpx.get(path, headers=elsewhere, timeout=LONG).status_code == status

@@ -69,7 +69,7 @@ async def test_a_killed_worker_is_a_line_at_info_and_a_recovered_incident(tmp_pa
     table = (await beside("incidents", "list", "--store", store)).out
     assert re.search(r"r1 +Teller/a +recovered +crashed +1 ", table), table
     opened = await beside("incidents", "list", "--open", "--store", store)
-    assert "There are no incidents" in opened.out
+    assert "No incidents" in opened.out
 
 
 class Silent(Think):

@@ -66,7 +66,7 @@ def test_a_new_project_s_container_lets_nobody_in_who_does_not_know_its_token(
 def test_nothing_that_is_there_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     failed = outlast("init", str(tmp_path))
-    assert (failed.code, "README.md is there already" in failed.err) == (1, True)
+    assert (failed.code, "already contains README.md" in failed.err) == (1, True)
     assert [each.name for each in tmp_path.iterdir()] == ["README.md"]
     assert (tmp_path / "README.md").read_text() == "mine"
 
@@ -85,10 +85,10 @@ def test_what_is_missing_is_named_with_what_to_do(
     assert found["anthropic"]["then"] == "pip install 'outlast[anthropic]'"
     assert found["openai"]["verdict"] == "ok"
     assert found["folder"]["verdict"] == "ok"
-    assert "there is none at" in found["store"]["found"]
+    assert "does not exist yet" in found["store"]["found"]
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
     shown = outlast("doctor", "--store", store)
-    assert "Nothing is in the way." in shown.out
+    assert "No problems found." in shown.out
 
 
 async def test_a_stuck_agent_and_a_store_that_is_none_are_in_the_way(

@@ -27,8 +27,8 @@ TWELVE = "say 12 words every 5ms"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients do not wait for long before they try again."""
-    monkeypatch.setattr("outlast.client.line.FIRST_RETRY", 0.01)
-    monkeypatch.setattr("outlast.client.line.LAST_RETRY", 0.05)
+    monkeypatch.setattr("outlast.client.connection.FIRST_RETRY", 0.01)
+    monkeypatch.setattr("outlast.client.connection.LAST_RETRY", 0.05)
 
 
 class Talker(Agent):

@@ -174,7 +174,7 @@ async def test_what_is_told_while_messages_are_fetched_is_not_lost() -> None:
 async def test_messages_that_cannot_be_fetched_come_with_the_next_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("outlast.client.line.FIRST_RETRY", 0.01)
+    monkeypatch.setattr("outlast.client.connection.FIRST_RETRY", 0.01)
 
     async def play(server: StandIn, socket: WebSocket) -> None:
         if len(server.connects) == 1:
@@ -209,7 +209,7 @@ async def test_the_content_of_a_reference_is_fetched() -> None:
             assert json.loads(await client.content(file)) == {"rows": [1, None]}
             server.contents[PATH] = Response(b"\x89PNG\xff", media_type="image/png")
             assert await client.content({**file, "mediaType": "image/png"}) == b"\x89PNG\xff"
-            with pytest.raises(CallFailed, match="must give JSON"):
+            with pytest.raises(CallFailed, match="must return JSON"):
                 await client.content(OUTPUT)
         assert {each.query_params["token"] for each in server.gets} == {"t&1"}
         assert {each.headers["authorization"] for each in server.gets} == {"Bearer x"}

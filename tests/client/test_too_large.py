@@ -14,8 +14,8 @@ from conformance.fixture_agent import FixtureAgent
 from loops import skip
 from outlast import App
 from outlast.client import CallFailed, Client, MessageTooLarge, TurnFailed
-from outlast.client.line import pause_after
-from outlast.client.sending import Limits, Outgoing, condemned
+from outlast.client.connection import pause_after
+from outlast.client.outgoing import Limits, OutgoingFrame, oversized_frame
 from outlast.server import Limits as ServerLimits
 from server.tabs import LONG, served, serving, stored, until
 
@@ -52,8 +52,8 @@ async def test_a_frame_that_a_server_does_not_read_is_final_for_its_message(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """uvicorn closes with 1009 by itself, before the application has seen anything."""
-    monkeypatch.setattr("outlast.client.line.FIRST_RETRY", 0.01)
-    monkeypatch.setattr("outlast.server.socket.gathering.DISCARDING", 0.5)
+    monkeypatch.setattr("outlast.client.connection.FIRST_RETRY", 0.01)
+    monkeypatch.setattr("outlast.server.socket.batching.DISCARDING", 0.5)
     app = App(agents=[FixtureAgent], store=sqlite_url, shutdown_timeout=0.2)
     async with serving(app, ws_max_size=100_000) as server:
         async with Client(server.http, "fixture-agent", "a") as client:
@@ -81,7 +81,7 @@ async def deaf(server: StandIn, socket: WebSocket) -> None:
     ("limits", "text"),
     [
         ({"message": 1000}, r"The message must be at most 1000 bytes, got 20\d\d"),
-        ({"body": 1000}, r"What a request brings must be at most 1000 bytes, got 2\d{3}"),
+        ({"body": 1000}, r"The new content of a request must be at most 1000 bytes, got 2\d{3}"),
         ({"frame": 1000}, r"A frame must be at most 1000 bytes, got 2\d{3}"),
     ],
 )
@@ -108,7 +108,7 @@ async def test_what_is_known_to_be_too_large_is_not_sent(limits: Any, text: str)
 async def test_a_server_that_comes_back_with_smaller_limits_is_not_sent_what_is_too_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("outlast.client.line.FIRST_RETRY", 0.01)
+    monkeypatch.setattr("outlast.client.connection.FIRST_RETRY", 0.01)
 
     async def restart(server: StandIn, socket: WebSocket) -> None:
         if len(server.connects) == 1:
@@ -143,9 +143,9 @@ def test_limits_that_make_no_sense_are_none() -> None:
 
 
 def test_a_close_for_size_is_about_the_largest_frame() -> None:
-    small, large = Outgoing("a", "x"), Outgoing("b", "éé")
-    assert condemned([small, large, Outgoing("c", "xxx")]) is large
-    assert condemned([]) is None
+    small, large = OutgoingFrame("a", "x"), OutgoingFrame("b", "éé")
+    assert oversized_frame([small, large, OutgoingFrame("c", "xxx")]) is large
+    assert oversized_frame([]) is None
 
 
 # --- coming back -----------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ async def test_a_message_that_is_condemned_is_sent_once_and_the_others_again() -
             small = asyncio.create_task(all_of(client.send("Hi")))
             await until(lambda: asked[0])
             for _ in range(3):
-                with pytest.raises(MessageTooLarge, match="does not tell"):
+                with pytest.raises(MessageTooLarge, match="which is unknown"):
                     await all_of(client.send("x" * 10_000))
                 known = len(asked)
                 while len(asked) == known or not asked[-1]:
@@ -217,7 +217,7 @@ async def test_a_message_that_is_condemned_is_sent_once_and_the_others_again() -
 async def test_an_answer_is_progress_and_a_greeting_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("outlast.client.line.FIRST_RETRY", 0.01)
+    monkeypatch.setattr("outlast.client.connection.FIRST_RETRY", 0.01)
 
     async def fail_thrice(server: StandIn, socket: WebSocket) -> None:
         if len(server.connects) < 4:

@@ -32,7 +32,7 @@ def browser(processes: Browser) -> Iterator[Browser]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("served")) as running:
         yield running
-        for unexpected in ("could not be handled", "on_message raised", "Exception in ASGI"):
+        for unexpected in ("failed to handle a frame", "on_message raised", "Exception in ASGI"):
             assert unexpected not in running.log, running.log
 
 

@@ -14,7 +14,7 @@ from pydantic_ai.messages import ModelMessage
 
 from chat_rows import prompts_of
 from outlast import App, Think, ToolCall, rpc, tool
-from outlast.server.serving import Server
+from outlast.server.uvicorn_server import Server
 from outlast.testing import ScriptedModel, Step
 
 WORDS = 20

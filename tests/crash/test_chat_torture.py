@@ -17,7 +17,7 @@ from outlast.testing.torture import checks
 from outlast.testing.torture.report import Outcome, failure, table
 from outlast.testing.torture.run import Options, torture
 from outlast.testing.torture.server import database
-from outlast.testing.torture.server.process import KILL, Serving
+from outlast.testing.torture.server.process import KILL, TorturedServer
 
 LONG = 120.0  # seconds, for a machine that is busy
 
@@ -66,8 +66,8 @@ async def test_what_is_broken_on_purpose_is_found_in_a_chat_server(
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, store: str) -> AsyncIterator[Serving]:
-    served = Serving(
+async def serving(folder: Path, store: str) -> AsyncIterator[TorturedServer]:
+    served = TorturedServer(
         folder,
         store,
         target=str(Path(__file__).with_name("killed_agents.py")),
@@ -80,7 +80,7 @@ async def serving(folder: Path, store: str) -> AsyncIterator[Serving]:
         await served.stop()
 
 
-async def kill_after(seconds: float, served: Serving, made: Callable[[], int]) -> None:
+async def kill_after(seconds: float, served: TorturedServer, made: Callable[[], int]) -> None:
     """So long after each worker has got somewhere: a machine that is busy gets there later."""
     known = 0
     while True:
@@ -93,7 +93,7 @@ async def kill_after(seconds: float, served: Serving, made: Callable[[], int]) -
 
 @contextlib.asynccontextmanager
 async def being_killed(
-    served: Serving, made: Callable[[], int], after: float = 0.5
+    served: TorturedServer, made: Callable[[], int], after: float = 0.5
 ) -> AsyncIterator[None]:
     killing = asyncio.create_task(kill_after(after, served, made))
     try:

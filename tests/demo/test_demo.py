@@ -63,7 +63,7 @@ def test_files_are_counted() -> None:
     prompt = UserPromptPart(["Look", ImageUrl("https://example.org/a.png")])
     now = situation([ModelRequest(parts=[prompt])])
     assert (now.prompt, now.files) == ("Look", 1)
-    assert "You have sent me a file" in answer(now.prompt, {}, now.files).text
+    assert "You sent me a file" in answer(now.prompt, {}, now.files).text
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_files_are_counted() -> None:
         ("Delete my files.", {}, "delete_files"),
         ("What time is it in my browser?", {}, "browser_time"),
         ("Send a postcard.", {"send_postcard": Result(None)}, "do not know whether it was sent"),
-        ("Delete it", {"delete_files": Result(False)}, "You have not allowed it"),
-        ("Delete it", {"delete_files": Result(True, {})}, "with your permission"),
+        ("Delete it", {"delete_files": Result(False)}, "You did not approve it"),
+        ("Delete it", {"delete_files": Result(True, {})}, "with your approval"),
         ("the time", {"browser_time": Result(True, {"timeZone": "UTC"})}, "UTC"),
         ("Think hard", {}, "Fast and safe"),
         ("Show me code", {}, "| `once` | is **unknown**"),
@@ -113,7 +113,7 @@ async def test_nothing_is_deleted_without_permission(fast: Path, sqlite_url: str
         assert call["state"] == "approval-requested"
         await alice.add_tool_approval(call["toolCallId"], False)
         await alice.wait_until_stable(timeout=60)
-        assert "You have not allowed it" in (await alice.get_messages())[-1].text
+        assert "You did not approve it" in (await alice.get_messages())[-1].text
 
 
 def test_the_model_is_the_one_that_was_asked_for_or_whose_key_is_set() -> None:

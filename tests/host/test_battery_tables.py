@@ -16,7 +16,7 @@ from outlast.agent.part import Part
 from outlast.agent.subagents.subagents import deletion
 from outlast.host.address import Address
 from outlast.inspect import views
-from outlast.inspect.reading import reading
+from outlast.inspect.reader import reading
 from outlast.store import copying
 from outlast.store.base import MEBIBYTE
 from outlast.store.catalogue import columns_of, owned_tables

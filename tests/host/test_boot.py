@@ -122,8 +122,8 @@ async def test_agents_of_unregistered_classes_are_left_alone_with_one_warning_an
         record.getMessage() for record in caplog.records if "does not run" in record.message
     ]
     assert len(warnings) == 2
-    assert "unfinished work of Alien" in warnings[0]
-    assert "unfinished work of Stranger" in warnings[1]
+    assert "Alien has unfinished work" in warnings[0]
+    assert "Stranger has unfinished work" in warnings[1]
     forget()
     async with hosting(Stranger, Alien, url=store_url, life="3") as host:
         await host.until_settled()
@@ -138,7 +138,7 @@ async def test_an_on_start_that_raises_at_boot_is_tried_again_later_and_later_an
     async with hosting(Worker, url=sqlite_url, life="2") as host:
         await host.until_settled()
         assert sorted(Worker.recovered) == ["a000", "a002", "a003", "a004"]
-        assert "Worker/a001 could not be woken" in caplog.text
+        assert "cannot wake Worker/a001" in caplog.text
         await asyncio.sleep(1500)
         tried = [at for name, at in Worker.times if name == "a001"]
         waits = [b - a - 1 for a, b in zip(tried, tried[1:], strict=False)]  # on_start takes 1 s
@@ -179,7 +179,7 @@ async def test_an_address_that_cannot_be_read_stops_no_other(
         await host.until_settled()
         assert sorted(Worker.recovered) == ["a000", "a001"]
         assert len(await fiber_rows(host)) == 3
-    assert caplog.text.count("is left alone") == 3
+    assert caplog.text.count("ignoring unfinished work") == 3
 
 
 async def test_a_store_that_cannot_be_read_at_boot_is_asked_again(
@@ -191,7 +191,7 @@ async def test_a_store_that_cannot_be_read_at_boot_is_asked_again(
         await asyncio.sleep(60)
         assert sorted(Worker.recovered) == ["a000", "a001", "a002"]
         assert host.statistics().booting is False
-    assert caplog.text.count("unfinished work cannot be looked up") == 3
+    assert caplog.text.count("cannot query unfinished work") == 3
 
 
 @asynccontextmanager

@@ -319,4 +319,4 @@ async def test_an_agent_that_cannot_be_discarded_harms_no_neighbour_in_its_group
         assert (type(lost), kept) == (OwnershipLost, None)
         await neighbour.put(2)
         assert (await stuck.n(), await neighbour.n()) == (0, 2)
-    assert "Stuck/a could not be stopped" in caplog.text
+    assert "cannot stop Stuck/a" in caplog.text

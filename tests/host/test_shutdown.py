@@ -138,7 +138,7 @@ async def test_work_inside_may_call_other_agents_while_the_host_drains_and_outsi
         await host.get(Worker, "a").delegate(host, 5)
         stopping = asyncio.create_task(host.stop())
         await asyncio.sleep(1)
-        with pytest.raises(HostStopped, match=r"Worker/b cannot be called: the host is stopping"):
+        with pytest.raises(HostStopped, match=r"cannot call Worker/b: the host is stopping"):
             await host.get(Worker, "b").stored()
         await stopping
         assert Worker.log == ["call ended", "ended"]
@@ -190,15 +190,15 @@ async def test_stopping_twice_is_harmless_and_the_second_waits_for_the_first(
 async def test_a_host_that_was_stopped_before_it_was_started_never_starts(sqlite_url: str) -> None:
     host = Host(agents=[Worker], store=sqlite_url)
     await host.stop()
-    with pytest.raises(HostStopped, match="starts once"):
+    with pytest.raises(HostStopped, match="started only once"):
         await host.start()
 
 
 async def test_a_host_starts_once(sqlite_url: str) -> None:
     async with hosting(Worker, url=sqlite_url) as host:
-        with pytest.raises(HostStopped, match="starts once; make a new Host"):
+        with pytest.raises(HostStopped, match="started only once; create a new Host"):
             await host.start()
-    with pytest.raises(HostStopped, match="starts once; make a new Host"):
+    with pytest.raises(HostStopped, match="started only once; create a new Host"):
         await host.start()
 
 

@@ -103,7 +103,9 @@ async def test_what_is_not_a_method_is_refused_with_the_advice_to_add_one(
 ) -> None:
     async with hosting(Counter, url=sqlite_url) as host:
         stub = host.get(Counter, "alice")
-        with pytest.raises(AttributeError, match=rf"Counter\.{name} is not a method.*Add one"):
+        with pytest.raises(
+            AttributeError, match=rf"Counter\.{name} is not a method.*Add an async method"
+        ):
             getattr(stub, name)
         assert not hasattr(stub, name)
 
@@ -136,7 +138,7 @@ def test_what_think_offers_and_a_stub_does_not_says_what_to_do_instead(name: str
     if name in dir(stub):
         assert hasattr(stub, name)
         return
-    advice = "Use it in an async method of Assistant, and call that one"
+    advice = "Use it in an async method of Assistant, and call that method"
     if name in INSTEAD:
         advice = f"Use `await stub.{INSTEAD[name]}()`"
     with pytest.raises((AttributeError, TypeError), match=re.escape(advice)):
@@ -163,7 +165,7 @@ async def test_a_class_that_was_not_registered_is_refused_and_told_which_are(
     sqlite_url: str,
 ) -> None:
     async with hosting(Counter, url=sqlite_url) as host:
-        with pytest.raises(UnknownAgent, match=r"'Other'.*it runs: Counter.*Host\(agents=") as e:
+        with pytest.raises(UnknownAgent, match=r"'Other'.*it runs Counter.*Host\(agents=") as e:
             host.get(Other, "alice")
         assert isinstance(e.value, OutlastError)
         assert isinstance(e.value, LookupError)
@@ -174,13 +176,13 @@ async def test_another_class_of_the_same_name_is_refused_and_both_are_named(
 ) -> None:
     namesake = type("Counter", (Agent,), {"__module__": "elsewhere"})
     async with hosting(Counter, url=sqlite_url) as host:
-        with pytest.raises(UnknownAgent, match=r"another class called 'Counter'.*elsewhere"):
+        with pytest.raises(UnknownAgent, match=r"another class named 'Counter'.*elsewhere"):
             host.get(namesake, "alice")
 
 
 def test_two_classes_of_one_name_cannot_share_a_host() -> None:
     namesake = type("Counter", (Agent,), {})
-    with pytest.raises(ValueError, match=r"two agent classes are called 'Counter'; rename one"):
+    with pytest.raises(ValueError, match=r"two agent classes are named 'Counter'; rename one"):
         Host(agents=[Counter, namesake])
 
 
@@ -190,13 +192,13 @@ def test_the_same_class_may_be_listed_twice() -> None:
 
 @pytest.mark.parametrize("wrong", [int, "Counter", None, NotAnAgent, Counter.add])
 def test_a_host_takes_agent_classes_only(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="take subclasses of Agent"):
+    with pytest.raises(TypeError, match="must be subclasses of Agent"):
         Host(agents=[wrong])
 
 
 @pytest.mark.parametrize("wrong", ["Counter", None, Counter.add])
 def test_get_takes_a_class(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="an agent class and a name are needed"):
+    with pytest.raises(TypeError, match="agent_class must be a class, got"):
         Host(agents=[Counter]).get(wrong, "alice")
 
 

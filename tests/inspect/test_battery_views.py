@@ -17,7 +17,7 @@ from outlast.host.address import Address
 from outlast.inspect import battery_views as views
 from outlast.inspect.batteries import BatteryUnusable
 from outlast.inspect.battery_views import Column, Detail, View
-from outlast.inspect.reading import reading
+from outlast.inspect.reader import reading
 from outlast.inspect.values import NotFound, as_json
 from outlast.store.catalogue import Reader
 from outlast.store.operations import Query, Statement

@@ -11,7 +11,7 @@ from outlast import Host
 from outlast.host.address import Address
 from outlast.inspect import views
 from outlast.inspect.hosted import is_hosted
-from outlast.inspect.reading import reading
+from outlast.inspect.reader import reading
 from outlast.inspect.values import TurnDetails
 from outlast.store.operations import Query
 from outlast.testing import ScriptedModel, Step

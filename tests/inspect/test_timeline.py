@@ -95,7 +95,7 @@ def test_an_undisturbed_turn() -> None:
     assert one(rows, "accepted").what == "Accepted through save_messages(): “Hi there”"
     assert one(rows, "said").what == "It says “Hello” (5 characters)."
     assert one(rows, "said").seq == 2, "the chunk that began it"
-    assert one(rows, "settled").what == "It is complete after 990 ms."
+    assert one(rows, "settled").what == "Completed after 990 ms."
 
 
 def test_an_interruption_stands_between_the_attempts_with_the_row_and_the_reason() -> None:
@@ -118,7 +118,7 @@ def test_an_interruption_stands_between_the_attempts_with_the_row_and_the_reason
     ]
     decided = one(rows, "decided")
     assert (decided.row, decided.action, decided.why) == (17, "continue", CONTINUE.why)
-    assert one(rows, "interrupted").what.startswith("The process died: a signal")
+    assert one(rows, "interrupted").what.startswith("The process crashed: a signal")
     assert [m.what for m in timeline(rows) if m.kind == "said"] == [
         "It says “It is” (6 characters).",
         "It says “sunny.” (6 characters).",
@@ -151,7 +151,7 @@ def test_a_tool_that_runs_again_has_both_its_calls_and_no_time_where_none_is_kno
         ("returned", 1520, 2),
     ]
     assert calls[0].what == 'It calls look(city="Oslo"). Effect read: may run again.'
-    assert calls[1].what.startswith("look is run again.")
+    assert calls[1].what.startswith("look runs again.")
 
 
 def test_what_nobody_knows_is_said_so() -> None:
@@ -166,7 +166,7 @@ def test_what_nobody_knows_is_said_so() -> None:
         decisions=[CONTINUE],
     )
     returned = one(rows, "returned")
-    assert returned.what == "What became of pay is unknown: it had begun, and has no outcome."
+    assert returned.what == "The outcome of pay is unknown: it started, and no result was stored."
     assert not returned.ok
     assert one(rows, "called").at == 1020
 
@@ -178,7 +178,7 @@ def test_a_turn_that_is_not_over_is_running_or_left(is_hosted: bool | None, kind
     entry = replace(ENTRY, state="running", outcome=None, ended_at=None)
     last = timeline(TurnRows("A/a", entry, is_hosted=is_hosted))[-1]
     assert last.kind == kind
-    assert ("cannot be seen" in last.what) == (is_hosted is None)
+    assert ("not visible" in last.what) == (is_hosted is None)
 
 
 def test_what_has_not_begun_waits() -> None:
@@ -186,7 +186,7 @@ def test_what_has_not_begun_waits() -> None:
         ENTRY, state="accepted", attempt=0, outcome=None, started_at=None, ended_at=None
     )
     waiting = timeline(TurnRows("A/a", entry, is_hosted=True, before=2))[-1]
-    assert (waiting.kind, waiting.what) == ("waiting", "It waits for 2 before it.")
+    assert (waiting.kind, waiting.what) == ("waiting", "Waiting for 2 earlier requests.")
     cancelled = replace(entry, state="ended", outcome="aborted", cancelled="no", ended_at=1100)
     assert told(TurnRows("A/a", cancelled)) == [
         ("accepted", 1000),
@@ -260,7 +260,7 @@ def test_without_its_chunks_a_turn_is_told_from_ledger_and_transcript() -> None:
         ("returned", 1610),
         ("settled", 2000),
     ]
-    assert "The chunks are not kept any more" in one(rows, "said").what
+    assert "The chunks were deleted" in one(rows, "said").what
 
 
 def test_damaged_chunks_do_not_hide_the_others() -> None:

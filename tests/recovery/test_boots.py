@@ -190,7 +190,7 @@ async def test_who_owns_an_agent_is_not_guessed(full: Path, tmp_path: Path) -> N
         database.execute("UPDATE agents SET epoch = 'no number'")
         database.commit()
     async with hosting(Full, url=f"sqlite:///{path}", life="3") as host:
-        with pytest.raises(StoreCorrupt, match="who owns Full/a cannot be read"):
+        with pytest.raises(StoreCorrupt, match="the ownership row of Full/a is damaged"):
             await host.get(Full, "a").get_messages()
         assert await host.get(Full, "b").get_messages() == [], "others are not harmed"
 

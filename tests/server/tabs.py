@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from conformance.fixture_agent import FixtureAgent
 from outlast import App
-from outlast.server.socket.gathering import protocol
+from outlast.server.socket.batching import protocol
 
 LONG = 60.0  # seconds: only a test that fails waits that long
 

@@ -122,7 +122,7 @@ async def test_a_request_that_cannot_be_stored_is_to_be_made_again_and_then_work
         full = await ROUTES[route](http, at)
         assert (full.status_code, full.headers["retry-after"]) == (503, "5"), full.text
         assert full.json() == {
-            "error": "The server cannot store anything at the moment. Try again later."
+            "error": "The server cannot store anything right now. Try again later."
         }
         assert len((await http.get(at("get-messages"))).json()) == 2
         await make_room(server, store_url)
@@ -158,7 +158,7 @@ async def test_over_a_socket_a_request_that_cannot_be_stored_is_answered_so(
         assert "Try again later" in refused["body"]
         await tab.send("cf_agent_state", state={"n": LARGE})
         assert "Try again later" in (await tab.wait("cf_agent_state_error"))["error"]
-        with pytest.raises(RuntimeError, match="try again"):
+        with pytest.raises(RuntimeError, match="Try again"):
             await tab.call("keep", LARGE)
         await make_room(server, store_url)
         assert await tab.call("keep", LARGE) == "kept"

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from outlast import Think, tool
 from outlast.chat.message.content import REFERENCE
 from outlast.server.limits import Limits
-from outlast.server.room.transcripts import REMEMBERED
+from outlast.server.room.transcript_sync import REMEMBERED
 from outlast.testing import ScriptedModel, Step
 
 MIB = 1024 * 1024
@@ -312,7 +312,7 @@ async def test_a_message_that_is_too_large_is_answered_with_an_error(
 async def test_a_frame_beyond_everything_is_answered_before_it_closes(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outlast.server.socket.gathering.DISCARDING", 0.5)
+    monkeypatch.setattr("outlast.server.socket.batching.DISCARDING", 0.5)
     async with served(Big, url=sqlite_url, limits=Limits(frame=MIB)) as server:
         tab = server.tab(**PATH)
         async with tab:

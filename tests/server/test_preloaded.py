@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.server.test_supervisor import Supervised, supervised, until
 
-from outlast.cli.serving.imports import kept
+from outlast.cli.serving.imports import reduced_gc
 
 APP = """
 import gc, sys
@@ -96,7 +96,7 @@ def test_nothing_is_collected_while_modules_are_imported() -> None:
 
     gc.callbacks.append(noted)
     try:
-        with kept():
+        with reduced_gc():
             made: list[list[int]] = [[] for _ in range(10 * before[0])]
         made += [[] for _ in range(before[0] // 2)]  # nor are they looked at right afterwards
     finally:
@@ -109,10 +109,10 @@ def test_nothing_is_collected_while_modules_are_imported() -> None:
 def test_an_application_may_set_the_collector_itself() -> None:
     before = gc.get_threshold()
     try:
-        with kept():
+        with reduced_gc():
             gc.set_threshold(5000, 20, 20)
         assert gc.get_threshold() == (5000, 20, 20)
-        with pytest.raises(RuntimeError), kept():
+        with pytest.raises(RuntimeError), reduced_gc():
             raise RuntimeError("it cannot be imported")
         assert gc.get_threshold() == (5000, 20, 20)
     finally:

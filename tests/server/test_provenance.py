@@ -323,7 +323,7 @@ async def test_a_page_that_differs_in_its_scheme_is_refused_and_the_log_says_wha
 
 
 def test_the_sockets_of_this_machine_are_known() -> None:
-    from outlast.cli.serving.doors import public
+    from outlast.cli.serving.access import public
 
     with socket.create_server(("127.0.0.1", 0)) as own, socket.create_server(("", 0)) as everybody:
         assert public([own]) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outlast.chat.message.reducer import MessageBuilder, cleaned
-from outlast.server.room.replay import closing, denied, rebuilding
+from outlast.server.room.replay import closing, denied, rebuild_chunks
 
 CALL: dict[str, Any] = {"type": "tool-f", "toolCallId": "c1", "input": {"city": "Paris"}}
 ASKED = {"id": "a1"}
@@ -78,12 +78,12 @@ def built(chunks: list[str]) -> dict[str, Any]:
 @pytest.mark.parametrize("head", [{}, {"metadata": {"usage": {"totalTokens": 3}}}])
 def test_a_message_is_rebuilt_as_it_is(parts: list[dict[str, Any]], head: dict[str, Any]) -> None:
     message = {"id": "m1", "role": "assistant", **head, "parts": parts}
-    assert built(rebuilding(message)) == message
+    assert built(rebuild_chunks(message)) == message
 
 
 def test_no_chunk_of_a_rebuilt_call_has_it_executed_again() -> None:
     part = {**CALL, "state": "output-available", "output": 1}
-    kinds = [json.loads(chunk)["type"] for chunk in rebuilding({"id": "m", "parts": [part]})]
+    kinds = [json.loads(chunk)["type"] for chunk in rebuild_chunks({"id": "m", "parts": [part]})]
     assert "tool-input-available" not in kinds
 
 

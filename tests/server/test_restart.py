@@ -152,7 +152,7 @@ async def told_to_all(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that does not wait for long before it tries again."""
-    monkeypatch.setattr("outlast.client.line.LAST_RETRY", 0.1)
+    monkeypatch.setattr("outlast.client.connection.LAST_RETRY", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -204,8 +204,8 @@ async def test_a_polite_end_of_the_process_is_quick_and_clean(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("target", "text"),
     [
-        ("nothing.py", "there is no file"),
-        ("outlast.nothing", "there is no module"),
+        ("nothing.py", "not found"),
+        ("outlast.nothing", "not found"),
         ("json", "neither"),
     ],
 )

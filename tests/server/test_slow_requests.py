@@ -10,7 +10,7 @@ from tabs import LONG, served, serving
 
 from loops import skip
 from outlast import Agent, App, Think
-from outlast.server.http.arriving import SLOWEST, Arriving, TooSlow, protocol
+from outlast.server.http.deadlines import SLOWEST, TimedReceive, TooSlow, protocol
 from outlast.server.limits import Limits
 from outlast.testing import ScriptedModel
 
@@ -135,7 +135,7 @@ async def test_the_time_for_a_body_grows_with_what_has_come() -> None:
         await asyncio.sleep(2 if messages else 100)
         return messages.pop()
 
-    arriving = Arriving(receive, 10)
+    arriving = TimedReceive(receive, 10)
     with pytest.raises(TooSlow):
         await arriving.read_ahead(10**9)
     assert not messages
@@ -199,7 +199,7 @@ def headers_within(seconds: float, url: str, http: str, monkeypatch: pytest.Monk
 
 
 def test_outlast_serve_has_a_deadline_for_headers(sqlite_url: str) -> None:
-    from outlast.server.serving import Server
+    from outlast.server.uvicorn_server import Server
 
     app = App(agents=[Talker], store=sqlite_url, limits=Limits(headers_within=7))
     assert Server(app).config.http.__name__ == "DeadlineProtocol"

@@ -46,7 +46,7 @@ async def test_a_server_is_not_ready_while_its_store_is_away_even_if_nobody_asks
         assert (await http.get(f"{server.http}/readyz")).text == "ready"
         go_away(proxy)
         found = await until_ready(http, server.http, 503)
-        assert found.text == "not ready: the store does not answer"
+        assert found.text == "not ready: the store does not respond"
         assert (await http.get(f"{server.http}/healthz")).text == "ok"
         proxy.down = None
         await until_ready(http, server.http, 200)

@@ -211,7 +211,7 @@ def test_an_agent_can_have_itself_replaced_by_a_newer_version(tmp_path: Path) ->
         assert answer("Who are you?") == "I am version 1."
         (tmp_path / "version").write_text("2")
         assert answer("And now?") == "I am version 2."
-        assert "an agent wants newer code" in server.log
+        assert "an agent requested newer code" in server.log
         assert "has died" not in server.log
         assert not (tmp_path / "recovered").exists(), "it was no interruption"
 
@@ -350,7 +350,7 @@ def test_a_worker_that_does_not_drain_is_killed(tmp_path: Path) -> None:
         assert server.end(signal.SIGTERM) == 0
         assert time.monotonic() - began < SOON
         assert not is_alive(about["pid"])
-        assert f"worker {about['pid']} has not stopped in time" in server.log
+        assert f"worker {about['pid']} did not stop in time" in server.log
 
 
 def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ def test_sqlite_belongs_to_one_worker(tmp_path: Path, options: tuple[str, ...]) 
     port = str(free_port())
     code, said = refusal_of(tmp_path, "--workers", "2", "--port", port, *options)
     assert code == 2
-    assert "SQLite belongs to one process" in said
+    assert "only one process can open a SQLite file" in said
     assert not list(tmp_path.glob("*.db"))
 
 

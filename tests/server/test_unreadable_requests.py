@@ -44,13 +44,13 @@ def told(shows: str | None = None) -> type[Told]:
 
 
 UNREADABLE: dict[str, tuple[Any, str]] = {
-    "no init": (None, "The init of a request must be"),
-    "an empty init": ({}, "The init of a request must be"),
-    "another method": ({"method": "GET", "body": GOOD}, "The init of a request must be"),
-    "no body": ({"method": "POST"}, "The body of a request must be"),
-    "a body that is no text": ({"method": "POST", "body": {}}, "The body of a request must be"),
+    "no init": (None, "init must be"),
+    "an empty init": ({}, "init must be"),
+    "another method": ({"method": "GET", "body": GOOD}, "init must be"),
+    "no body": ({"method": "POST"}, "init.body must be"),
+    "a body that is no text": ({"method": "POST", "body": {}}, "init.body must be"),
     "half a body": (posted("{"), "The body is not JSON"),
-    "a list": (posted("[]"), "The body is not a JSON object"),
+    "a list": (posted("[]"), "The body must be a JSON object"),
     "a body that is too deep": (posted('{"a":' * 300 + "1" + "}" * 300), "nested too deeply"),
     "no messages": (posted({"trigger": "submit-message"}), "messages is missing."),
     "messages that are no list": (posted({"messages": {}}), "messages must be a list."),
@@ -143,7 +143,7 @@ async def test_what_cannot_be_stored_is_a_failure_to_persist(
         await tab.send(REQUEST, id="r1", init=posted(GOOD))
         done = await tab.done("r1")
         assert done["error"] is True
-        assert done["body"].startswith("The server cannot store anything at the moment.")
+        assert done["body"].startswith("The server cannot store anything right now.")
         Chatty.shows = "Come back later."
         await tab.send(REQUEST, id="r2", init=posted(GOOD))
         assert (await tab.done("r2"))["body"] == "Come back later."
@@ -185,7 +185,7 @@ async def test_an_agent_that_is_none_for_chats_answers_that_too(sqlite_url: str)
         for id, init in (("r1", posted(GOOD)), ("r2", {})):
             await tab.send(REQUEST, id=id, init=init)
             done = await tab.done(id)
-            assert (done["error"], done["body"]) == (True, "The message could not be accepted.")
+            assert (done["error"], done["body"]) == (True, "The message was not accepted.")
 
 
 # --- HTTP ----------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ REFUSED = {
     "enum": (Colour.RED, "snapshot['a'][1] is a Colour"),
     "subclass of str": (Name("x"), "snapshot['a'][1] is a Name"),
     "subclass of dict": (OrderedDict(), "snapshot['a'][1] is a OrderedDict"),
-    "key that is no text": ({1: "x"}, "snapshot['a'][1] has the key 1; JSON keys are str"),
+    "key that is no text": ({1: "x"}, "snapshot['a'][1] has the key 1; JSON keys must be str"),
     "key None": ({None: "x"}, "snapshot['a'][1] has the key None"),
     "key True": ({True: "x"}, "snapshot['a'][1] has the key True"),
     "deeper": ([{"b": [0, frozenset()]}], "snapshot['a'][1][0]['b'][1] is a frozenset"),
@@ -111,7 +111,7 @@ def test_what_can_be_encoded_can_be_decoded_however_deep(kind: type) -> None:
 def test_what_is_nested_too_deep_is_refused(kind: type, levels: int) -> None:
     value = nested(levels, kind)
     try:
-        with pytest.raises(TypeError, match="nested more than 150 levels deep"):
+        with pytest.raises(TypeError, match="nested at most 150 levels deep"):
             json.encode(value)
     finally:
         while isinstance(value, list | dict):  # freeing it at once would exhaust the C stack
@@ -121,7 +121,7 @@ def test_what_is_nested_too_deep_is_refused(kind: type, levels: int) -> None:
 def test_what_contains_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
-    with pytest.raises(TypeError, match="nested more than 150 levels deep"):
+    with pytest.raises(TypeError, match="nested at most 150 levels deep"):
         json.encode(value)
 
 
@@ -136,7 +136,7 @@ def test_large_ints_stay_ints(number: int) -> None:
 
 @pytest.mark.parametrize("digits", [4_001, 4_301, 100_000])
 def test_an_int_that_could_not_be_read_again_is_refused(digits: int) -> None:
-    with pytest.raises(TypeError, match=r"snapshot has an int of more than 4000 digits"):
+    with pytest.raises(TypeError, match=r"snapshot contains an int of more than 4000 digits"):
         json.encode({"deep": [{"n": 10 ** (digits - 1)}]}, "snapshot")
 
 

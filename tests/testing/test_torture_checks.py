@@ -1,4 +1,4 @@
-"""The checks of the torture, each made to fail by one thing that is wrong, and by nothing else."""
+"""The checks of the torture, each random_plan to fail by one thing that is wrong, and by nothing else."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from outlast.chat.types.recovery import TERMINAL_MESSAGE
 from outlast.testing.torture import checks
 from outlast.testing.torture.checks import Effects, Totals, Violation, audit
 from outlast.testing.torture.journal import Journal, JournalReader
-from outlast.testing.torture.plan import Plan, made, misplaced
+from outlast.testing.torture.plan import Plan, misplaced, random_plan
 from outlast.testing.torture.report import Outcome, failure, table
 from outlast.testing.torture.rows import Entry, Rows, StoredMessage
 from outlast.testing.torture.server.process import KILL, KINDS, exceptions_in, kills
 from outlast.testing.torture.users import requests
-from outlast.testing.torture.users.watching import Conversation, Turn
+from outlast.testing.torture.users.watcher import Conversation, Turn
 
 PLAN = Plan("a-0", (2, ("once", "idempotent"), 1, ("asks",), 1))
 ONCE, IDEMPOTENT, ASKS = "a-0#1.0", "a-0#1.1", "a-0#3.0"
@@ -338,7 +338,7 @@ def test_a_plan_that_is_carried_out_in_pieces_comes_to_the_same() -> None:
 
     chance = random.Random(1)
     for number in range(200):
-        plan = made(f"p-{number}", chance)
+        plan = random_plan(f"p-{number}", chance)
         assert Plan.of(plan.prompt) == plan
         said: list[str] = []
         answered: set[str] = set()

@@ -10,7 +10,7 @@ from outlast.cli.options import AgentArgument, Json, NameArgument, Store
 from outlast.cli.output import ago, as_json, console, fail, run, show_table
 from outlast.cli.stores.act import ask_host
 from outlast.cli.stores.find import find_agent
-from outlast.inspect.reading import reading
+from outlast.inspect.reader import reading
 from outlast.inspect.words import short
 from vector_notes import tables
 from vector_notes.part import Note

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Store = Annotated[
         "--store",
         envvar="OUTLAST_STORE",
         metavar="URL",
-        help="The store: sqlite:///file.db or postgresql://… (./.outlast/store.db if none)",
+        help="The store: sqlite:///file.db or postgresql://… (default: ./.outlast/store.db)",
     ),
 ]
 Host = Annotated[str, typer.Option(help="The address to listen on")]
@@ -20,7 +20,7 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on
 Insecure = Annotated[
     bool,
     typer.Option(
-        "--insecure", help="Answer everybody, although there is no auth (never in public)"
+        "--insecure", help="Accept requests from everyone without auth (never do this in public)"
     ),
 ]
 LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
@@ -28,7 +28,7 @@ LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 def _known_level(given: str) -> str:
     if given not in LEVELS:
-        raise typer.BadParameter(f"{given!r} must be one of {', '.join(LEVELS)}")
+        raise typer.BadParameter(f"the log level must be one of {', '.join(LEVELS)}, got {given!r}")
     return given
 
 
@@ -41,7 +41,9 @@ LogLevel = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many")]
+Limit = Annotated[
+    int, typer.Option("--limit", min=1, max=10_000, help="The maximum number of rows")
+]
 AgentArgument = Annotated[
     str, typer.Argument(metavar="AGENT", help="A class, or a whole address (Class/name)")
 ]
@@ -59,5 +61,7 @@ TurnArgument = Annotated[
 ]
 Direct = Annotated[
     bool,
-    typer.Option("--direct", help="Write to PostgreSQL although no host on this machine has it"),
+    typer.Option(
+        "--direct", help="Write to PostgreSQL even if no host on this machine has it open"
+    ),
 ]

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, one line for what went wrong."""
+"""What commands print: tables for people, JSON for programs, one line for an error."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PIPED = 200  # columns of what is not shown on a terminal
-LEAST = 20  # columns that are left to a column which is cut
+PIPED = 200  # columns of output that does not go to a terminal
+LEAST = 20  # minimum width of a column that is cut
 SHORT_ID = 18  # characters of an id
 GOOD, BAD, DIM, BUSY = "green", "red", "dim", "yellow"
 STYLES = {
@@ -48,7 +48,7 @@ STYLES = {
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Do it, and say in one line what is wrong if it cannot be done."""
+    """Run a command; on an error, print one line and exit."""
     try:
         return asyncio.run(work)
     except OutlastError as error:
@@ -58,7 +58,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def fail(text: str, code: int = 1) -> NoReturn:
-    """Say what is wrong, and end."""
+    """Print an error and exit."""
     complain(text)
     raise typer.Exit(code)
 
@@ -68,7 +68,7 @@ def complain(text: str) -> None:
 
 
 def console() -> Console:
-    """Where things are printed. What is piped is not wrapped to some terminal's width."""
+    """Return the console. Piped output is not wrapped to the width of a terminal."""
     from rich.console import Console
 
     made = Console(highlight=False, soft_wrap=False)
@@ -76,7 +76,7 @@ def console() -> Console:
 
 
 def as_json(view: Any) -> None:
-    """Print a view, its texts as they are."""
+    """Print a view as JSON, without escaping its text."""
     from outlast.inspect.values import as_json as shaped
 
     text = json.dumps(shaped(view), indent=2, ensure_ascii=False)
@@ -91,9 +91,9 @@ def show_table(
     wide: str | None = None,
     drop: Sequence[str] = (),
 ) -> None:
-    """A table, or a line that says that there is nothing.
+    """Print a table, or a line that says that it is empty.
 
-    Where it does not fit, the `wide` column is cut, and those to `drop` are left out, the first one first.
+    If it does not fit, the columns to `drop` are left out, the first one first, and the `wide` column is cut.
     """
     from rich import box
     from rich.table import Table
@@ -129,7 +129,7 @@ def fitting(
     wide: str | None,
     drop: Sequence[str],
 ) -> list[int]:
-    """The places of the columns that there is room for. Pure.
+    """Return the indexes of the columns that fit. Pure.
 
     ```python
     from outlast.cli.output import fitting
@@ -155,12 +155,12 @@ def fitting(
 
 
 def short_id(id: str) -> str:
-    """Of a long id on a terminal, enough to mean it by: commands take the beginning of one."""
+    """Shorten a long id for a terminal: commands accept the beginning of an id."""
     return id[:SHORT_ID] if len(id) > SHORT_ID + 4 and sys.stdout.isatty() else id
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in a table."""
+    """Format a value for a table."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -171,7 +171,7 @@ def shown(value: Any) -> str:
 
 
 def ago(at: int | None) -> str:
-    """How long ago that was; for a time to come, in how long.
+    """Format how long ago a time was, or how far in the future it is.
 
     ```python
     import time
@@ -193,7 +193,7 @@ def ago(at: int | None) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes, for people."""
+    """Format a number of bytes."""
     amount, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if amount < 1024 or unit == "TiB":
@@ -203,7 +203,7 @@ def size(count: int) -> str:
 
 
 def clock(at: int) -> str:
-    """The time of day, here, to the millisecond."""
+    """Format the local time of day, to the millisecond."""
     return datetime.fromtimestamp(at / 1000).strftime("%H:%M:%S.%f")[:-3]
 
 

@@ -1,4 +1,4 @@
-"""What may have been meant by a name that is none."""
+"""Suggestions after a misspelled name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST = 8  # names that are listed
 
 
 def match(given: str, known: Iterable[str]) -> str | None:
-    """The one of these that is meant, however it is spelt.
+    """Return the known name that equals the given one up to its spelling.
 
     ```python
     from outlast.cli.suggest import match
@@ -24,22 +24,22 @@ def match(given: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:
-    """What may have been meant, or what there is; to be added to what is wrong.
+    """Return a suggestion, or the known names, to be appended to an error.
 
     ```python
     from outlast.cli.suggest import suggestion
     assert suggestion("asistant", ["Assistant", "Clerk"]) == ". Did you mean 'Assistant'?"
-    assert suggestion("x", ["Assistant", "Clerk"]) == ". There are: Assistant, Clerk"
+    assert suggestion("x", ["Assistant", "Clerk"]) == ". Known names: Assistant, Clerk"
     ```
     """
     names = {_plain(name): name for name in known}
     if not names:
-        return ", or of any other name"
+        return "; there are none"
     close = get_close_matches(_plain(given), names, n=1, cutoff=0.6)
     if close:
         return f". Did you mean {names[close[0]]!r}?"
     some = list(names.values())[:MOST]
-    return f". There are: {', '.join(some)}" + (", …" if len(names) > MOST else "")
+    return f". Known names: {', '.join(some)}" + (", …" if len(names) > MOST else "")
 
 
 def _plain(name: str) -> str:

@@ -1,8 +1,13 @@
-"""A client in Python: talk to an agent over its WebSocket, and lose nothing when the connection is lost.
+"""A client in Python: talk to an agent over its WebSocket, and resume after a lost connection.
 
-It speaks the protocol that `outlast.server` serves, and needs nothing of the agents. `client` is what an
-application uses; start reading there. `line` keeps the connection, `following` a turn, `transcript` the
-messages; `sending` knows what is too large, and `fetching` gets over HTTP what a socket does not carry.
+**What it promises.** Iterating over an answer yields each chunk once and in order, across restarts of the
+server. A message, tool result or approval counts once, even if it was sent twice. A message that is too
+large fails its own caller only.
+
+It speaks the protocol of `outlast.server` and needs nothing of the agents: it may import `core` only. Start
+with `client`, which applications use. `connection` keeps the WebSocket open, `request` follows a turn,
+`transcript` keeps the messages; `outgoing` knows what is too large, and `fetcher` fetches over HTTP what a
+socket does not carry.
 """
 
 from outlast.client.client import Client

@@ -1,4 +1,4 @@
-"""What a client raises."""
+"""The exceptions of a client."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["CallFailed", "Closed", "MessageTooLarge", "Refused", "TurnFailed"]
 
 
 class Refused(Exception):
-    """The server does not want this client, and said so for good."""
+    """The server refused this client for good."""
 
 
 class Closed(Exception):
-    """The client was closed before that was over."""
+    """The client was closed before this completed."""
 
 
 class MessageTooLarge(TurnFailed):
@@ -20,4 +20,4 @@ class MessageTooLarge(TurnFailed):
 
 
 class CallFailed(Exception):
-    """A call raised on the server, or could not be made; or the server could not give what was fetched."""
+    """A call raised on the server or was not made, or a fetch failed."""

@@ -1,4 +1,4 @@
-"""The conversation as far as a client knows it: its newest messages, and older ones it has loaded. Pure."""
+"""The conversation as a client knows it: its newest messages, and older ones it has loaded. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Transcript:
         self.has_earlier = False
 
     def show(self, window: Sequence[dict[str, Any]], *, has_earlier: bool) -> None:
-        """The newest messages. Older ones that are known stay above them."""
+        """Show the newest messages. Known older ones stay above them."""
         at = self._place(window[0].get("id")) if window and has_earlier else None
         if at is None:
             self.messages, self.has_earlier = list(window), has_earlier
@@ -25,7 +25,7 @@ class Transcript:
             self.messages = [*self.messages[:at], *window]
 
     def show_after(self, id: str | None, changed: Sequence[dict[str, Any]]) -> bool:
-        """Everything behind the message `id` is replaced (None: everything). False: it is not known."""
+        """Replace everything after the message `id` (None: everything). False if it is unknown."""
         if id is None:
             self.messages, self.has_earlier = list(changed), False
             return True
@@ -36,7 +36,7 @@ class Transcript:
         return True
 
     def update(self, message: dict[str, Any]) -> None:
-        """A message that has changed; one that is not known is none of ours."""
+        """Replace a changed message; an unknown one is ignored."""
         at = self._place(message.get("id"))
         if at is not None:
             self.messages = [*self.messages[:at], message, *self.messages[at + 1 :]]
@@ -44,7 +44,7 @@ class Transcript:
     def prepend(
         self, older: Sequence[dict[str, Any]], *, before: str, has_earlier: bool
     ) -> Messages:
-        """Older messages, which stand before that one; those that were news. None if it has gone."""
+        """Add older messages before that one, and return the new ones; None if that message is gone."""
         if not self.messages or self.messages[0].get("id") != before:
             return []
         news = [*takewhile(lambda message: message.get("id") != before, older)]
@@ -55,7 +55,7 @@ class Transcript:
         self.messages, self.has_earlier = [], False
 
     def _place(self, id: object) -> int | None:
-        """Where a message stands: near the end, most likely."""
+        """Return the index of a message, searching from the end."""
         for at in range(len(self.messages) - 1, -1, -1):
             if self.messages[at].get("id") == id:
                 return at
@@ -63,5 +63,5 @@ class Transcript:
 
 
 def unanswered(part: Mapping[str, Any]) -> bool:
-    """Whether a call still waits for its result or its approval."""
+    """Return whether a call still needs its result or its approval."""
     return part.get("state") in ("input-streaming", "input-available", "approval-requested")

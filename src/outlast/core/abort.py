@@ -1,7 +1,7 @@
-"""Stopping what waits: an abort that a caller sets, and the watch over one wait after another.
+"""Ending a wait: an abort that a caller sets, and a watch over a series of waits.
 
-Both end a wait by cancelling the task that waits, as `asyncio.timeout` does, and tell their own cancellation
-from everybody else's. Nothing is started or set up per wait, so that watching a token costs next to nothing.
+Both end a wait by cancelling the waiting task, as `asyncio.timeout` does, and can distinguish their own
+cancellation from any other. Nothing is allocated per wait, so watching each token of a stream is cheap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Cut = Literal["aborted", "stalled"]
 
 
 class Abort:
-    """A wish to stop, which stays. Set it once; whoever looks or waits learns of it.
+    """A request to stop, which stays set. It wakes every task that awaits it.
 
     ```python
     from outlast.core.abort import Abort
@@ -42,11 +42,11 @@ class Abort:
 
     @property
     def reason(self) -> str | None:
-        """What `set` was given."""
+        """The reason passed to `set`."""
         return self._reason
 
     def set(self, reason: str | None = None) -> None:
-        """Stop. To be called in the event loop of those who wait."""
+        """Request the stop. Call this on the event loop of the waiting tasks."""
         if self._is_set:
             return
         self._is_set = True
@@ -55,7 +55,7 @@ class Abort:
             listener()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call this when it is set (at once if it is), and return how to be forgotten."""
+        """Call `listener` once the abort is set (at once if it is). Returns a function that unsubscribes."""
         if self._is_set:
             listener()
         self._listeners.append(listener)
@@ -80,27 +80,25 @@ class Abort:
 
 
 class Watch:
-    """Cuts waits short: when an abort is set, or when one takes longer than `patience` seconds."""
+    """Interrupts waits when an abort is set, or when one takes longer than `patience` seconds."""
 
     __slots__ = ("_cuts", "_forget", "_loop", "_patience", "_since", "_task", "_timer")
 
     def __init__(self, abort: Abort | None, patience: float | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._patience = patience or None
-        self._task: asyncio.Task[object] | None = None  # who waits right now
-        self._since: float | None = (
-            None  # when this wait began; None: it may take as long as it likes
-        )
-        self._cuts: list[Cut] = []  # one at most
+        self._task: asyncio.Task[object] | None = None  # the task that is waiting now
+        self._since: float | None = None  # when this wait began; None: no time limit
+        self._cuts: list[Cut] = []  # at most one
         self._timer: asyncio.TimerHandle | None = None
         self._forget = abort.listen(lambda: self._interrupt("aborted")) if abort else None
 
     async def over(
         self, items: AsyncIterator[T], cut_short: Callable[[Cut], Awaitable[None]]
     ) -> AsyncGenerator[T]:
-        """The items, each of which is waited for. To be read by one task.
+        """Yield the items, watching the wait for each. Only one task may read them.
 
-        If a wait is cut short, `cut_short` is told why, and they end there unless it raises.
+        When a wait is interrupted, `cut_short` is called with the reason; unless it raises, the items end.
         """
         task = asyncio.current_task(self._loop)
         assert task is not None
@@ -115,7 +113,7 @@ class Watch:
                 return
             except asyncio.CancelledError:
                 if not self._cuts or task.cancelling() != before + 1:
-                    raise  # somebody else's, or theirs too
+                    raise  # this cancellation is not ours, or not only ours
                 break
             finally:
                 self._task = None
@@ -125,14 +123,14 @@ class Watch:
         await cut_short(self._cuts[0])
 
     def start(self) -> None:
-        """Patience is measured from now on."""
+        """Measure patience from now on."""
         if self._patience is not None:
             self._since = self._loop.time()
             if self._timer is None:
                 self._timer = self._loop.call_later(self._patience, self._look)
 
     def pause(self) -> None:
-        """What comes now is meant to take time. Until `start`."""
+        """Stop measuring patience until `start`: the coming wait is expected to be long."""
         self._since = None
 
     def close(self) -> None:

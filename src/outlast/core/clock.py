@@ -1,4 +1,4 @@
-"""Wall time. Stored and sent as integer milliseconds; shown as aware datetimes."""
+"""Wall time: integer milliseconds in the store and on the wire, aware datetimes in the API."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Protocol
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999  # milliseconds: the years 1 to 9999
-FOREVER = 10_000 * 366 * 86_400.0  # seconds: longer than any moment is away
+FOREVER = 10_000 * 366 * 86_400.0  # seconds: longer than the range of datetimes
 _LONGEST = 86_399_999_999_999_999
 
 
 class Clock(Protocol):
-    """Where a host takes wall time from. Timeouts and sleeps use the event loop's time instead."""
+    """A host's source of wall time. Timeouts and sleeps use the event loop's time instead."""
 
     def now(self) -> int:
         """Milliseconds since 1970-01-01 UTC."""
@@ -28,20 +28,20 @@ class SystemClock:
 
 
 def to_datetime(milliseconds: int) -> datetime:
-    """The aware datetime of a stored timestamp.
+    """Convert a stored timestamp to an aware datetime.
 
     ```python
     from outlast.core.clock import to_datetime
     assert to_datetime(0).isoformat() == "1970-01-01T00:00:00+00:00"
     ```
 
-    A damaged one is the nearest moment that there is.
+    A damaged timestamp becomes the nearest valid datetime.
     """
     return _EPOCH + to_timedelta(max(_FIRST, min(_LAST, _number(milliseconds))))
 
 
 def to_timedelta(milliseconds: int) -> timedelta:
-    """A stored duration; a damaged one is none, or a very long one."""
+    """Convert a stored duration; a damaged one becomes zero or the longest timedelta."""
     return timedelta(milliseconds=max(-_LONGEST, min(_LONGEST, _number(milliseconds))))
 
 
@@ -50,7 +50,7 @@ def _number(stored: object) -> int:
 
 
 def to_milliseconds(moment: datetime, what: str) -> int:
-    """The stored timestamp of an aware datetime; without a time zone, nobody knows when that is.
+    """Convert an aware datetime to a stored timestamp; `what` names the parameter in errors.
 
     ```python
     from datetime import UTC, datetime
@@ -59,14 +59,14 @@ def to_milliseconds(moment: datetime, what: str) -> int:
     ```
     """
     if not isinstance(moment, datetime):
-        raise TypeError(f"{what} is a datetime, not {moment!r}")
+        raise TypeError(f"{what} must be a datetime, got {moment!r}")
     if moment.utcoffset() is None:
-        raise ValueError(f"{what} has no time zone: {moment!r}; use datetime.now(UTC) or the like")
+        raise ValueError(f"{what} must have a time zone, got {moment!r}; use datetime.now(UTC)")
     return round(moment.timestamp() * 1000)
 
 
 def seconds(duration: float | timedelta, what: str = "a duration") -> float:
-    """A duration as every parameter takes it, seconds or a `timedelta`, in seconds.
+    """Convert a duration, given in seconds or as a `timedelta`, to seconds.
 
     ```python
     from datetime import timedelta
@@ -74,15 +74,15 @@ def seconds(duration: float | timedelta, what: str = "a duration") -> float:
     assert seconds(timedelta(minutes=1), "timeout") == seconds(60, "timeout") == 60.0
     ```
 
-    What is none, or is negative, is refused; `what` names the parameter. An infinite one is merely very long,
-    so that it can be added to a time.
+    `what` names the parameter in errors. A value that is not a duration, or is negative, raises. An infinite
+    duration becomes a very long one, so that it can be added to a time.
     """
     if isinstance(duration, timedelta):
         length = duration.total_seconds()
     elif isinstance(duration, int | float) and not isinstance(duration, bool):
-        length = float(max(min(duration, FOREVER), -1.0))  # the size of an int has no limit
+        length = float(max(min(duration, FOREVER), -1.0))  # an int may be too large for a float
     else:
         raise TypeError(f"{what} must be a number of seconds or a timedelta, got {duration!r}")
-    if not length >= 0:  # NaN is not
+    if not length >= 0:  # false for NaN, too
         raise ValueError(f"{what} must not be negative or NaN, got {duration!r}")
     return min(length, FOREVER)

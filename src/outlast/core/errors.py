@@ -1,56 +1,58 @@
-"""The errors that outlast raises, one tree. Catch `OutlastError` for all of them."""
+"""Every error that outlast raises, as one tree. Catch `OutlastError` for all of them."""
 
 from __future__ import annotations
 
 
 class OutlastError(Exception):
-    """Base of every error that outlast raises on its own account."""
+    """Base class of every error that outlast itself raises."""
 
 
 # --- the store -----------------------------------------------------------------------------------
 
 
 class StoreError(OutlastError):
-    """The store could not do what it was asked. The subclasses say why."""
+    """The store could not complete an operation. The subclasses say why."""
 
 
 class StoreURLError(StoreError, ValueError):
-    """The store's URL names no engine that outlast has, or has a setting that it does not know."""
+    """The store's URL names an unknown engine or contains an unknown setting."""
 
 
 class StoreLocked(StoreError):
-    """Another process has this SQLite file, or writes in this PostgreSQL schema. The message names it."""
+    """Another process has locked this SQLite file or PostgreSQL schema. The message names the process."""
 
-    pid: int | None = None  # of that process, if it is known and on this machine
+    pid: int | None = None  # of that process, when known and on this machine
 
 
 class StoreTooNew(StoreError):
-    """A newer version of outlast, or of a battery, wrote the store. Upgrade it, or restore a backup."""
+    """A newer version of outlast, or of a battery, wrote the store. Upgrade, or restore a backup."""
 
 
 class StoreReadOnly(StoreError):
-    """The store cannot be written: check the permissions of the file and of its folder."""
+    """The store is not writable. Check the permissions of the file and of its folder."""
 
 
 class StoreFull(StoreError):
-    """There is no space left. The commit was undone; free some space and the store goes on."""
+    """No space is left. The commit was rolled back; free some space and the store resumes."""
 
 
 class StoreCorrupt(StoreError):
-    """The file is not a sound database. Restore a backup."""
+    """The file is not a valid database. Restore a backup."""
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be reached. The message says what was tried."""
+    """The store is unreachable. The message says what was tried."""
 
 
 class StoreGone(StoreUnavailable):
-    """The files of a SQLite store were removed, moved or replaced under the host. Nothing is stored any
-    more until it is started again, and whether the last commits are durable is not known."""
+    """Someone removed, moved or replaced the files of a SQLite store while the host was running.
+
+    The host stores nothing more until it restarts, and the outcome of the last commits is unknown.
+    """
 
 
 class StoreClosed(StoreError):
-    """The store was closed, or its host has stopped."""
+    """The store was closed, or its host stopped."""
 
 
 class ValueTooLarge(StoreError, ValueError):
@@ -58,95 +60,96 @@ class ValueTooLarge(StoreError, ValueError):
 
 
 class CorruptValue(StoreError):
-    """A stored value is not JSON any more. The message names it; its neighbours are unharmed."""
+    """A stored value is no longer valid JSON. The message names it; other values are unaffected."""
 
 
 # --- commits and ownership -----------------------------------------------------------------------
 
 
 class OwnershipLost(OutlastError):
-    """Another activation has taken this agent over. Nothing was written; this one must stop."""
+    """Another activation took over this agent. Nothing was written; this activation must stop."""
 
 
 class CommitRefused(OutlastError):
-    """A condition of the commit did not hold, so nothing of it was written. The agent goes on."""
+    """A condition of the commit did not hold, so nothing was written. The agent continues."""
 
 
 class CommitFailed(OutlastError):
-    """The commit failed, or one before it did, and nothing of it was written.
+    """This commit, or an earlier one of the same agent, failed. Nothing was written.
 
-    The agent is discarded and boots again from the store; call it again."""
+    The host discards the agent and boots it again from the store; repeat the call.
+    """
 
-    # Set when the database does not accept what a commit holds, so that no attempt with the same values
-    # succeeds: the operations, and the address of the agent that they belong to.
+    # Set when the database rejects the values of a commit, so that a retry with the same values would fail
+    # too: the operations, and the address of the agent that they belong to.
     unstorable: tuple[str, ...] = ()
     agent: str | None = None
 
 
 class StoreFailed(CommitFailed, StoreError):
-    """A commit was not written because one before it had met a store that is full, read-only or away."""
+    """The commit was not written because an earlier one met a full, read-only or unreachable store."""
 
 
 # --- hosts and agents ----------------------------------------------------------------------------
 
 
 class HostStopped(OutlastError):
-    """The host is not running (not started yet, or shutting down). Call again on a running host."""
+    """The host is not running (not started yet, or shutting down). Repeat the call on a running host."""
 
 
 class UnknownAgent(OutlastError, LookupError):
-    """This host runs no agent class of that name. Add the class to `Host(agents=[...])`."""
+    """This host runs no agent class with that name. Add the class to `Host(agents=[...])`."""
 
 
 class InvalidName(OutlastError, ValueError):
-    """Not a name that an agent can have. The message says why."""
+    """The string is not a valid agent name. The message says why."""
 
 
 class ActivationFailed(OutlastError):
-    """The agent's `on_start` raised, so that it could not be activated. The cause is attached."""
+    """The agent's `on_start` raised, so the agent was not activated. The cause is attached."""
 
 
 class AgentAborted(OutlastError):
-    """The agent was stopped with `abort_sub_agent()`. Its rows are kept; it starts again when used."""
+    """`abort_sub_agent()` stopped the agent. Its rows are kept; the next call starts it again."""
 
 
 class AgentDestroyed(OutlastError):
-    """The agent was destroyed or deleted, with all that it owned. Call again for a new, empty one."""
+    """The agent was destroyed or deleted with everything it owned. The next call makes a new, empty agent."""
 
 
 class PublicError(OutlastError):
-    """An error whose text clients may read: see its subclasses."""
+    """An error whose message clients may read: see its subclasses."""
 
     is_for_users = True
 
 
 class ToolError(PublicError):
-    """Raise this in a tool: the model and the user read its text.
+    """Raise this in a tool: the model and the user read its message.
 
     Any other exception is logged; they read only that the tool failed, and an id to find it in the log.
     """
 
 
 class RpcError(PublicError):
-    """Raise this in a method marked with `@rpc`: its caller on the network gets the text.
+    """Raise this in a method marked with `@rpc`: the caller on the network receives its message.
 
-    Any other exception is logged; the caller gets a generic text, and an id to find it in the log.
+    Any other exception is logged; the caller receives a generic message and an id to find it in the log.
     """
 
 
 class RpcRefused(OutlastError, LookupError):
-    """The network asked for a method that is not marked with `@rpc`, or with arguments that do not fit."""
+    """A client called a method that is not marked with `@rpc`, or passed arguments that do not fit."""
 
 
 # --- fibers --------------------------------------------------------------------------------------
 
 
 class NotInFiber(OutlastError, RuntimeError):
-    """`stash` was called outside a fiber of this agent, or after that fiber had ended."""
+    """`stash` was called outside a fiber of this agent, or after that fiber ended."""
 
 
 class FiberConflict(OutlastError, ValueError):
-    """`id` and `idempotency_key` point at two different fibers, or one of them is blank."""
+    """`id` and `idempotency_key` identify two different fibers, or one of them is blank."""
 
 
 class FiberCancelled(OutlastError):
@@ -154,24 +157,24 @@ class FiberCancelled(OutlastError):
 
 
 class FiberInterrupted(OutlastError):
-    """The fiber was left for a later activation (shutdown, lost ownership). Its row is kept."""
+    """The fiber stopped and a later activation resumes it (shutdown, lost ownership). Its row is kept."""
 
 
 # --- chat ----------------------------------------------------------------------------------------
 
 
 class SubmissionConflict(OutlastError, ValueError):
-    """A request id and an idempotency key point at two different requests."""
+    """A request id and an idempotency key identify two different requests."""
 
 
 class TurnFailed(OutlastError):
-    """A turn ended with an error while its answer was iterated over; the text is what its users are shown."""
+    """A turn failed while its answer was being iterated over; the message is the one shown to users."""
 
 
 class InsideTurn(OutlastError, RuntimeError):
-    """A turn of this agent was waited for from inside one of its turns: that would wait for ever."""
+    """Code inside a turn waited for another turn of the same agent, which would deadlock."""
 
 
 def again(error: Exception) -> Exception:
-    """The same error for one more victim: an instance of its own, since each gets a traceback."""
+    """Return a copy of the error for another waiter: each raise adds a traceback to its own instance."""
     return type(error)(*error.args)

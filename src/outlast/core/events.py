@@ -1,10 +1,10 @@
-"""What happened, for those who listen.
+"""Typed events: what happens to agents and hosts, for code that subscribes.
 
-Each kind of event is a class. It has a name (`fiber:run:started`) and belongs to a channel (`fiber`); what it
-tells are its fields. The classes stand with their owners, in `host/events.py` and `agent/events.py`.
+Each kind of event is a class with a name (`fiber:run:started`), a channel (`fiber`) and its payload as
+fields. The classes stand with their owners, for example in `host/events.py` and `agent/events.py`.
 
-Emitting takes the class and its arguments, so that nothing is made when nobody listens. A listener is called
-at once, on the event loop, so it must be quick; one that raises is logged and harms nobody.
+`emit` takes the class and its arguments, so an event that has no subscriber is never constructed. Listeners
+run synchronously on the event loop and must be quick; an exception in one is logged and affects nothing else.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Severity = Literal["info", "warning", "error"]
 
 @dataclass_transform(frozen_default=True)
 class _Record:
-    """Gives each subclass its annotated fields, as a frozen dataclass would, without compiling a method.
+    """Give each subclass its annotated fields, as a frozen dataclass would, without compiling methods.
 
-    There are dozens of kinds of events; as dataclasses they were a tenth of the time to import outlast.
+    There are dozens of event classes; as dataclasses they took a tenth of the time to import outlast.
     """
 
     _fields: ClassVar[tuple[str, ...]] = ()
@@ -50,16 +50,18 @@ class _Record:
     def __init__(self, *values: Any, **more: Any) -> None:
         given = dict(zip(self._fields, values, strict=False))
         left = self._fields[len(values) :]
-        needed = {name for name in left if not hasattr(type(self), name)}  # others have a default
+        needed = {
+            name for name in left if not hasattr(type(self), name)
+        }  # the others have defaults
         if len(values) > len(self._fields) or not needed <= {*more} <= {*left}:
-            raise TypeError(f"{type(self).__name__} takes {', '.join(self._fields)}")
+            raise TypeError(f"{type(self).__name__} must be given {', '.join(self._fields)}")
         self.__dict__.update(given, **more)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} cannot be changed")
+        raise AttributeError(f"{type(self).__name__} is immutable")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} cannot be changed")
+        raise AttributeError(f"{type(self).__name__} is immutable")
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
@@ -73,7 +75,7 @@ class _Record:
 
 
 class Event(_Record):
-    """Something that happened to an agent (or to the host, when `agent` is None)."""
+    """An event of an agent (or of the host, when `agent` is None)."""
 
     name: ClassVar[str]
     channel: ClassVar[str]
@@ -84,7 +86,7 @@ class Event(_Record):
 
     @property
     def payload(self) -> dict[str, Any]:
-        """What this kind of event tells besides when and of whom."""
+        """The fields of this kind of event, besides `at` and `agent`."""
         return {name: getattr(self, name) for name in self._fields[2:]}
 
 
@@ -93,7 +95,7 @@ Arguments = ParamSpec("Arguments")
 
 
 class Kind(Protocol[Arguments]):
-    """A class of events; `Arguments` are its fields after `at`."""
+    """An event class; `Arguments` are its fields after `at`."""
 
     @property
     def name(self) -> str: ...
@@ -142,7 +144,7 @@ class Events:
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self._subscriptions: list[_Subscription] = []
-        self._by_kind: dict[Any, list[_Subscription]] = {}  # found already, by class of event
+        self._by_kind: dict[Any, list[_Subscription]] = {}  # cached, by event class
 
     @overload
     def subscribe(self, wanted: str, listener: Callable[[Event], object]) -> Callable[[], None]: ...
@@ -153,17 +155,17 @@ class Events:
     def subscribe(
         self, wanted: str | type[Event], listener: Callable[[Any], object]
     ) -> Callable[[], None]:
-        """Call `listener` with each event of a channel, of a name, or of a class; "*": with all.
+        """Call `listener` with each event of a channel, of a name, or of a class ("*": all events).
 
-        Listeners are called in the order in which they subscribed. Returns what ends the subscription.
+        Listeners are called in the order in which they subscribed. Returns a function that unsubscribes.
         """
         if not isinstance(wanted, str) and not (
             inspect.isclass(wanted) and issubclass(wanted, Event)
         ):
-            raise TypeError(f"listen to a channel, a name or a class of events, not to {wanted!r}")
+            raise TypeError(f"wanted must be a channel, a name or an event class, got {wanted!r}")
         if inspect.iscoroutinefunction(listener):
             raise TypeError(
-                f"{listener!r} is async; a listener is called at once and nobody awaits it"
+                f"listener must be a plain function, got {listener!r}; start a task in it for async work"
             )
         subscription = _Subscription(wanted, listener)
         self._subscriptions.append(subscription)
@@ -180,7 +182,7 @@ class Events:
     def emit(
         self, kind: Kind[Arguments], /, *arguments: Arguments.args, **more: Arguments.kwargs
     ) -> None:
-        """Tell those who listen: `events.emit(Rang, "Door/front", times=2)`."""
+        """Construct the event and call its listeners: `events.emit(Rang, "Door/front", times=2)`."""
         if not self._subscriptions:
             return
         found = self._by_kind.get(kind)

@@ -1,4 +1,4 @@
-"""Calling code of the user: hooks that may be `async def` or plain, and whether there is one at all."""
+"""Calling user code: hooks that may be `async def` or plain, and whether one is overridden at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ C = TypeVar("C")
 
 
 def hook(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T | Awaitable[T]]:
-    """Let a method be overridden with a plain `def` as well; type checkers are told so."""
+    """Declare, for type checkers, that a plain `def` may override this method."""
     return function
 
 
@@ -26,7 +26,7 @@ def defaults(cls: type[C]) -> type[C]:
 
 
 def is_overridden(method: Callable[..., Any]) -> bool:
-    """Return whether a hook is the user's own. The default does nothing and need not be called."""
+    """Return whether user code overrides a hook. The default does nothing and need not be called."""
     function = getattr(method, "__func__", method)
     return getattr(function, "__default__", None) is not function
 
@@ -34,7 +34,7 @@ def is_overridden(method: Callable[..., Any]) -> bool:
 async def call_hook(method: Callable[..., Any], *arguments: Any) -> Any:
     """Call a hook and return its result, whether it is `async def` or plain.
 
-    A hook that cancels itself has failed; only a cancellation of the task around it is passed on.
+    A hook that cancels itself has failed; only a cancellation of the surrounding task propagates.
     """
     try:
         answer = method(*arguments)
@@ -43,4 +43,4 @@ async def call_hook(method: Callable[..., Any], *arguments: Any) -> Any:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise RuntimeError("the code of a hook or of a tool was cancelled") from error
+        raise RuntimeError("a hook or tool was cancelled by its own code") from error

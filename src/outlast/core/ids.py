@@ -1,4 +1,4 @@
-"""The one place where ids come from, so that tests can steer them."""
+"""The only source of ids, so that tests can control them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Protocol
 
 
 class Ids(Protocol):
-    """A source of ids that are never given out twice, not even by another process."""
+    """A source of ids that are unique across processes."""
 
     def new(self, kind: str) -> str:
-        """A fresh id; `kind` says of what ("fiber", "owner") and leads it."""
+        """Return a new id that starts with `kind` ("fiber", "owner")."""
         ...
 
 
 class RandomIds:
-    """96 random bits: collisions are not a case worth handling."""
+    """Ids of 96 random bits; collisions are improbable enough to ignore."""
 
     def new(self, kind: str) -> str:
         return f"{kind}_{os.urandom(12).hex()}"

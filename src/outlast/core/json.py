@@ -1,10 +1,10 @@
-"""JSON: strict going in, one encoder, one decoder.
+"""JSON: strict input, one encoder, one decoder.
 
-Going in, a value is made of dict (with text keys), list, str, int, float, bool and None, and nothing
-else: what comes back out is then equal to what was put in. Two things are mended rather than refused,
-since they come from outside and must not cost a conversation: half surrogate pairs in text become
-U+FFFD, and NaN and the infinities become null. Half surrogate pairs are mended by the decoder, too:
-JavaScript cuts strings in the middle of an emoji, and sends what is left as `\\ud83d`.
+The encoder accepts dict (with str keys), list, str, int, float, bool and None only, so that a decoded value
+equals the encoded one. Two defects come from outside and are repaired instead of rejected, so that they
+cannot break a conversation: lone surrogates become U+FFFD, and NaN and the infinities become null. The
+decoder replaces lone surrogates, too: JavaScript cuts strings in the middle of an emoji and sends the rest
+as `\\ud83d`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 MAX_DEPTH = 150  # the decoder stops at 200
 MAX_DIGITS = 4_000  # the decoder stops at 4,300
 
-# A pair of surrogate escapes, half of one, or any other escape: they are told apart from left to right.
+# A pair of surrogate escapes, a lone one, or any other escape, matched from left to right.
 _ESCAPE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     r"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
@@ -29,20 +29,20 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 @cache
 def _core() -> Any:
-    """pydantic_core, loaded when it is first used: it takes longer than all of outlast."""
+    """Return pydantic_core, imported on first use: importing it takes longer than importing outlast."""
     import pydantic_core
 
-    pydantic_core.to_json("")  # it loads some more by itself at first
+    pydantic_core.to_json("")  # its first call imports more modules
     return pydantic_core
 
 
 def prepare() -> None:
-    """Load the encoder now, rather than in the middle of something."""
+    """Load the encoder now, so that the first use is not delayed."""
     _core()
 
 
 def encode(value: object, what: str = "value", depth: int = MAX_DEPTH) -> str:
-    """The JSON text of a strict JSON value; a `TypeError` says where anything else stands.
+    """Return the JSON of a strict JSON value; for any other value, raise a `TypeError` that says where it is.
 
     ```python
     from outlast.core import json
@@ -61,12 +61,14 @@ def encode(value: object, what: str = "value", depth: int = MAX_DEPTH) -> str:
     except (core.PydanticSerializationError, UnicodeEncodeError):
         text = core.to_json(_mended(value), inf_nan_mode="null").decode()
     if len(text) > MAX_DIGITS and _has_endless_int(value):
-        raise TypeError(f"{what} has an int of more than {MAX_DIGITS} digits; store it as text")
+        raise TypeError(
+            f"{what} contains an int of more than {MAX_DIGITS} digits; store it as a str"
+        )
     return text
 
 
 def encode_text(text: str) -> str | None:
-    """The JSON text of a text, quickly; None if it holds half a surrogate pair, which `encode` mends."""
+    """Return the JSON of a string, fast; None if it contains a lone surrogate, which `encode` replaces."""
     if text.isascii():
         return encode_basestring(text)
     core = _core()
@@ -78,7 +80,7 @@ def encode_text(text: str) -> str | None:
 
 
 def decode(text: str) -> Any:
-    """The value of a JSON text; a `ValueError` when it is none.
+    """Return the value of a JSON text, or raise a `ValueError`.
 
     ```python
     from outlast.core import json
@@ -87,7 +89,7 @@ def decode(text: str) -> Any:
     """
     try:
         return _core().from_json(text)
-    except (ValueError, TypeError):  # a TypeError, if it holds half a pair as it is
+    except (ValueError, TypeError):  # a TypeError when it contains a lone surrogate
         mended = _with_whole_pairs(text) if isinstance(text, str) else text
         if mended == text:
             raise
@@ -95,7 +97,7 @@ def decode(text: str) -> Any:
 
 
 def _with_whole_pairs(text: str) -> str:
-    """The same JSON text with U+FFFD for half surrogate pairs, as characters or as escapes."""
+    """Return the JSON text with U+FFFD for lone surrogates, as characters or as escapes."""
     mended = mended_text(text)
     if "\\ud" not in mended and "\\uD" not in mended:
         return mended
@@ -120,14 +122,14 @@ def _is_strict(value: object, depth: int) -> bool:
 
 
 def _complain(value: object, path: str, depth: int) -> None:
-    """Raise for the first thing in `value` that is not strict JSON, naming its place."""
+    """Raise for the first element of `value` that is not strict JSON, naming its place."""
     kind = type(value)
     if not depth and isinstance(value, dict | list):
-        raise TypeError(f"{path} is nested more than {MAX_DEPTH} levels deep")
+        raise TypeError(f"{path} must be nested at most {MAX_DEPTH} levels deep")
     if kind is dict:
         for key, item in value.items():  # type: ignore[attr-defined]
             if type(key) is not str:
-                raise TypeError(f"{path} has the key {key!r}; JSON keys are str")
+                raise TypeError(f"{path} has the key {key!r}; JSON keys must be str")
             _complain(item, f"{path}[{key!r}]", depth - 1)
     elif kind is list:
         for index, item in enumerate(value):  # type: ignore[arg-type]
@@ -146,12 +148,12 @@ def _complain(value: object, path: str, depth: int) -> None:
 
 
 def mended_text(text: str) -> str:
-    """The same text with half surrogate pairs replaced: every store takes it."""
+    """Return the text with lone surrogates replaced, which every store accepts."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _mended(value: object) -> object:
-    """The same value with half surrogate pairs replaced, in keys too."""
+    """Return the value with lone surrogates replaced, in keys too."""
     if isinstance(value, str):
         return mended_text(value)
     if isinstance(value, dict):

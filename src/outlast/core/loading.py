@@ -1,4 +1,4 @@
-"""What is named in data and imported when it is needed: "package.module:NAME"."""
+"""Objects named in data as "package.module:NAME" and imported when needed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def check_path(path: str | None, what: str) -> None:
-    """Raise unless this can be loaded by name, or is None."""
+    """Raise unless `path` is None or has the form 'package.module:NAME'."""
     if path is not None and not _PATH.fullmatch(path):
-        raise ValueError(f"{what} must be named as 'package.module:NAME', got {path!r}")
+        raise ValueError(f"{what} must be 'package.module:NAME', got {path!r}")
 
 
 def load(path: str) -> Any:
-    """Import what a path names.
+    """Import the object at a path.
 
     ```python
     from outlast.core.loading import load
     assert load("math:tau") > 6
     ```
     """
-    check_path(path, "what is to be loaded")
+    check_path(path, "path")
     module, _, name = path.partition(":")
     found = importlib.import_module(module)
     try:

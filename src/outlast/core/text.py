@@ -1,4 +1,4 @@
-"""Text that goes into the store as it is: names, ids, keys, error messages."""
+"""Strings that the store keeps unchanged: names, ids, keys, error messages."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ MAX_ERROR_CHARACTERS = 10_000
 
 
 def problem_of(text: object, *, blank: bool = False) -> str | None:
-    """What keeps this from being a key or a name in the store, in words; None: nothing does."""
+    """Return why this is not a valid key or name ("must be a str, got 3"), or None if it is valid."""
     if not isinstance(text, str):
-        return f"is text, not {type(text).__name__} ({text!r})"
+        return f"must be a str, got {text!r}"
     if not blank and not text.strip():
-        return f"is not blank, as {text!r} is"
+        return f"must not be blank, got {text!r}"
     if "\0" in text:
-        return f"is any text without NUL; {text!r} has one"
+        return f"must not contain NUL, got {text!r}"
     try:
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError:
-        return f"is valid Unicode text; {text!r} is not"
+        return f"must be valid Unicode, got {text!r}"
     if size > MAX_KEY_BYTES:
-        return f"takes at most {MAX_KEY_BYTES:,} bytes; this one takes {size:,}"
+        return f"must be at most {MAX_KEY_BYTES:,} bytes, got {size:,}"
     return None
 
 
 def described(error: BaseException) -> str:
-    """An exception as it is stored: always text that every store takes, and not endless."""
+    """Return an exception as a string that every store accepts, of limited length."""
     try:
         text = str(error)
-    except Exception:  # of the application's own class
-        text = "(it has no text)"
+    except Exception:  # an exception class of the application
+        text = "(no message: its __str__ raised)"
     return storable(f"{type(error).__name__}: {text}")
 
 
 def storable(text: str) -> str:
-    """The same text without what a store cannot take."""
+    """Return the text without characters that a store rejects, cut to a limited length."""
     return mended_text(text).replace("\0", "\ufffd")[:MAX_ERROR_CHARACTERS]

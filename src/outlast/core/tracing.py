@@ -1,4 +1,4 @@
-"""The trace that the running code belongs to, if anybody traces it. OpenTelemetry is not loaded for this."""
+"""The current trace, if there is one. This module does not import OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def traceparent() -> str | None:
-    """The current span in the W3C's form; None: there is none."""
+    """Return the current span as a W3C `traceparent`, or None without one."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None

@@ -16,7 +16,7 @@ from outlast.demo.model import EmbeddedModel
 from outlast.demo.settings import EMBEDDED, LOCAL, DemoSettings
 from outlast.server.pages.pages import Page, Suggestion
 
-WAY = 2.5  # seconds to the post box, and as many back: time enough to kill the server
+WAY = 2.5  # seconds to the post box and as many back, which leaves time to kill the server
 POSTCARDS = "postcards.txt"
 
 PROMPT = """You are the assistant of a demo of outlast, a framework for agents that outlast the process
@@ -24,7 +24,7 @@ they run in. Your users press a button that kills your server while you answer. 
 asked for something long. Use your tools when you are asked to: send_postcard, delete_files, browser_time.
 When the outcome of a call is unknown, say so, and do not make it again by yourself."""
 
-# The local model is too small for tools, and for more than a sentence of instructions.
+# The local model is too small for tools and for more than one sentence of instructions.
 LOCAL_PROMPT = "You are a helpful assistant. You answer at length."
 LOCAL_TOKENS = 400
 LOCAL_TEMPERATURE = 0.5
@@ -48,7 +48,7 @@ SUGGESTIONS: Sequence[Suggestion] = (
         "Tell me a long story", "Tell me a long story.", "Then kill the server in the middle of it"
     ),
     Suggestion(
-        "Send a postcard", "Send a postcard.", "Counted in a file: never sent twice by itself"
+        "Send a postcard", "Send a postcard.", "Counted in a file: never sent twice automatically"
     ),
     Suggestion("Delete my files", "Delete my files.", "Asks for your approval first"),
     Suggestion(
@@ -57,14 +57,14 @@ SUGGESTIONS: Sequence[Suggestion] = (
     Suggestion(
         "Think hard",
         "Think hard: can something be fast and safe?",
-        "Shows its reasoning as it goes",
+        "Shows its reasoning as it streams",
     ),
     Suggestion("Show me code", "Show me code.", "Code, a table, and how to build this"),
 )
 
 PAGE = Page(
     title="outlast",
-    intro="Ask for something long. While it is being answered, press “Kill the server”: that is a real "
+    intro="Ask for something long. While the answer streams, press “Kill the server”: that is a real "
     "kill -9. Then watch the sentence finish.",
     suggestions=SUGGESTIONS,
     browser_tools=("browser_time",),
@@ -74,20 +74,20 @@ PAGE = Page(
 
 
 class Assistant(Think):
-    """Tools of every kind: one with a counted side effect, one that asks, one that runs in the browser."""
+    """An agent with tools of every kind: a counted side effect, an approval, a tool in the browser."""
 
     system_prompt = PROMPT
     settings = DemoSettings()
 
     def get_model(self) -> Any:
-        """The embedded model, unless the local one was asked for, or one of a provider."""
+        """Return the embedded model, unless the local one or a provider's was requested."""
         named = self.settings.model
         if named == LOCAL:
             return model_at(self.settings.url)
         return EmbeddedModel(self.settings.pace) if named == EMBEDDED else named
 
     async def before_turn(self, context: TurnContext) -> TurnConfig | None:
-        """Ask of the local model what it can do."""
+        """Limit the local model to what it can do."""
         if self.settings.model != LOCAL:
             return None
         return TurnConfig(
@@ -115,7 +115,7 @@ class Assistant(Think):
 
 
 def _post(file: Path, line: str) -> int:
-    """Add a line, and count them."""
+    """Append a line, and return the number of lines."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as postcards:
         postcards.write(f"{line}\n")

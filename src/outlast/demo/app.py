@@ -1,4 +1,4 @@
-"""What `outlast demo` serves; its settings come from the environment."""
+"""The application that `outlast demo` serves; its settings come from the environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ wanted = DemoSettings.read()
 
 
 class Assistant(agent.Assistant):
-    """The same, as it was asked for."""
+    """The agent of the demo, as configured."""
 
     settings = wanted
 

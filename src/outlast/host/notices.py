@@ -1,4 +1,4 @@
-"""What those who are connected to an agent are told. The host passes it on to whoever serves them."""
+"""Notices: what an agent reports to its connections. The host forwards them to the server."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from outlast.host.address import Address
 
 
 class Notice:
-    """Something about an agent that its connections are told. The kinds stand with their owners."""
+    """Base class of the notices of an agent. The subclasses stand with their owners."""
 
     __slots__ = ()
 
 
 class Lost(Notice):
-    """The agent was lost here: to another host, or with commits that the store has lost."""
+    """This host lost the agent: another one owns it, or the store lost commits."""
 
     __slots__ = ()
 
 
 class Audience(Protocol):
-    """Who serves the connections. Called at once, on the event loop; it must not raise."""
+    """The receiver of notices: it serves the connections. Called on the event loop; must not raise."""
 
     def hear(self, address: Address, notice: Notice) -> None: ...

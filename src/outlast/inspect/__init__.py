@@ -1,12 +1,13 @@
-"""Looking inside a store: what is there, and what has become of it. Nothing here writes, but `offline`.
+"""Reading a store: agents, turns, incidents, and what happened to them. Only `offline` and `fork` write.
 
-**What it promises.** Looking is safe at any time: beside a running host, at a store whose host has died, and
-at conversations that are damaged. A SQLite file is opened read-only and without its lock; PostgreSQL on a
-connection of its own whose transactions are read-only.
+**What it promises.** Reading is safe at any time: next to a running host, after its process died, and with
+damaged conversations. A SQLite file is opened read-only and without its lock; PostgreSQL on a separate
+connection whose transactions are read-only.
 
-**Where to start reading.** `reading` (opening a store to look at it), `views` (agents, turns, incidents and
-the rest, as plain values), `timeline` (what happened in one turn, in words: pure), `offline` (what operators
-may write into a store that no host has open).
+**Where to start reading.** `reader` (opening a store), `views` (agents, turns, incidents and the rest, as
+plain values), `timeline` (the history of one turn: pure) with its texts in `words`, `batteries` and
+`battery_views` (tables of batteries), `offline` (what operators may write to a store that no host has
+open).
 
-This package may import everything below the server.
+This package may import every package below the server.
 """

@@ -1,12 +1,12 @@
-"""Which batteries are installed: outlast's own, and those that packages announce.
+"""The installed batteries: outlast's own, and those that packages announce.
 
 A package announces its battery in its `pyproject.toml`, so that commands find it without importing it:
 
     [project.entry-points."outlast.batteries"]
     notes = "vector_notes.battery:BATTERY"
 
-This serves the command line and the inspector of a store without a host. It changes no agent: an agent has
-the batteries of its base classes.
+The command line and the inspector use this for a store without a host. It changes no agent: an agent has the
+batteries of its base classes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ OWN: Mapping[str, str] = {}  # name → "outlast.<name>.…:NAME"
 
 
 class BatteryUnusable(OutlastError):
-    """A battery, or a view of it, cannot be imported or does not work."""
+    """A battery, or one of its views, cannot be imported or does not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A battery that is announced. Nothing of it has been imported."""
+    """An announced battery, not imported yet."""
 
     name: str
     path: str  # "package.module:NAME" of the `Battery`
-    origin: str  # the package that it comes from
+    origin: str  # the package that announces it
 
     def load(self) -> Battery:
         """Import it."""
@@ -50,7 +50,7 @@ class Installed:
 
 
 def load_battery(path: str) -> Battery:
-    """Import the battery that "package.module:NAME" names."""
+    """Import the battery at "package.module:NAME"."""
     from outlast.agent.battery import Battery
     from outlast.core.text import described
 
@@ -64,7 +64,7 @@ def load_battery(path: str) -> Battery:
 
 
 def installed() -> dict[str, Installed]:
-    """Return the announced batteries by name; of two with one name, the first."""
+    """Return the announced batteries by name; of two with the same name, the first."""
     found = {name: Installed(name, path, "outlast") for name, path in OWN.items()}
     if not _is_any_announced():
         return found
@@ -77,7 +77,7 @@ def installed() -> dict[str, Installed]:
 
 
 def _is_any_announced() -> bool:
-    """Whether a package has entry points for this: importing `importlib.metadata` takes ten times as long."""
+    """Check the entry points by hand: importing `importlib.metadata` takes ten times as long."""
     mark = f"[{GROUP}]".encode()
     files = (file for folder in sys.path for file in Path(folder).glob("*-info/entry_points.txt"))
     return any(mark in file.read_bytes() for file in files)

@@ -1,6 +1,6 @@
 """Views of batteries: tables of an agent as data, for the inspector's page, HTTP and the command line.
 
-A battery names a sequence of them (`Battery.views`), in a module that is imported when somebody looks:
+A battery names a sequence of views (`Battery.views`), in a module that is imported when they are needed:
 
 ```python
 from outlast.inspect.battery_views import Column, Detail, View
@@ -21,7 +21,7 @@ VIEWS = [
 ]
 ```
 
-The first column identifies a row. Values are shown as text, whatever they hold.
+The first column identifies a row. Values are shown as text, whatever their type.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ PREVIEW = 24  # bytes of a binary value
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A value of each row, and how it is shown.
+    """A value of each row, and how to show it.
 
     `time` is in milliseconds, `size` in bytes. `turn` (a request id) and `agent` (an address) are links;
-    the turn is one of the same agent, unless `of` is the label of a column with another one's address.
+    the turn belongs to the same agent, unless `of` is the label of a column with another address.
     """
 
     label: str
@@ -72,10 +72,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """One row, shown alone: its values one below the other."""
+    """One row on its own, with its values one below the other."""
 
     columns: Sequence[Column]
-    query: Query  # arguments: the agent's address, and the first value of the row as text
+    query: Query  # arguments: the agent's address, and the first value of the row as a str
 
     def __post_init__(self) -> None:
         _check(self.columns, "a detail")
@@ -87,10 +87,10 @@ class View:
 
     title: str  # unique in its battery
     columns: Sequence[Column]
-    query: Query  # arguments: the agent's address, and the largest number of rows
+    query: Query  # arguments: the agent's address, and the maximum number of rows
     detail: Detail | None = None  # rows link to it
-    is_live: bool = True  # the page reads it again every second; False: when it is opened
-    none: str = "There is nothing here yet."
+    is_live: bool = True  # the page reads it every second; False: only when it is opened
+    none: str = "Nothing here yet."
 
     def __post_init__(self) -> None:
         _check(self.columns, f"the view {self.title!r}")
@@ -108,19 +108,19 @@ def _check(columns: Sequence[Column], what: str) -> None:
             )
 
 
-# --- what is shown -------------------------------------------------------------------------------
+# --- results -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ShownColumn:
     label: str
     kind: Kind
-    of: int | None  # the place of the column with the address that a turn belongs to
+    of: int | None  # the index of the column with the address of the turn's agent
 
 
 @dataclass(frozen=True, slots=True)
 class ShownTable:
-    """A view with its rows, or with why they cannot be read."""
+    """A view with its rows, or with the reason why they are unreadable."""
 
     title: str
     columns: list[ShownColumn]
@@ -133,7 +133,7 @@ class ShownTable:
 
 @dataclass(frozen=True, slots=True)
 class ShownDetail:
-    title: str  # of the table that the row is from
+    title: str  # of the row's table
     row: str
     columns: list[ShownColumn]
     values: list[Any]
@@ -168,7 +168,7 @@ def find_view(battery: Battery, title: str) -> View:
         if view.title == title:
             return view
     titles = ", ".join(repr(view.title) for view in views) or "none"
-    raise NotFound(f"the battery {battery.name!r} has no view {title!r}; it has: {titles}")
+    raise NotFound(f"the battery {battery.name!r} has no view {title!r}; it has {titles}")
 
 
 async def tables(
@@ -179,9 +179,9 @@ async def tables(
     only_live: bool = False,
     limit: int = PAGE,
 ) -> list[ShownTable]:
-    """Read the views of a battery. If they cannot be imported, one table says why."""
+    """Read the views of a battery. If they cannot be imported, one table contains the error."""
     try:
-        views = await asyncio.to_thread(views_of, battery)  # importing may take long
+        views = await asyncio.to_thread(views_of, battery)  # the import may be slow
     except BatteryUnusable as error:
         return [ShownTable(battery.name, [], [], False, False, "", str(error))]
     wanted = [view for view in views if view.is_live or not only_live]
@@ -189,7 +189,7 @@ async def tables(
 
 
 async def table(reader: Reader, view: View, address: Address, limit: int = PAGE) -> ShownTable:
-    """Read a view. An error of its query is part of the result: it is the battery's, and spoils no other."""
+    """Read a view. An error of its query is part of the result, so that other views are unaffected."""
     shown = ShownTable(
         title=view.title,
         columns=_shown_columns(view.columns),
@@ -204,7 +204,7 @@ async def table(reader: Reader, view: View, address: Address, limit: int = PAGE)
         return replace(shown, error=str(error))
     rows = [[shown_value(*each) for each in zip(row, view.columns, strict=True)] for row in found]
     for row, values in zip(rows, found, strict=True):
-        row[0] = str(values[0])  # whole: it is what the row is found by
+        row[0] = str(values[0])  # uncut: it identifies the row
     return replace(shown, rows=rows)
 
 
@@ -215,7 +215,7 @@ async def detail(reader: Reader, view: View, address: Address, row: str) -> Show
     columns = view.detail.columns
     found = await _fetch(reader, view.detail.query, len(columns), address.text, row)
     if not found:
-        raise NotFound(f"{address} has no {row!r} in {view.title!r} any more")
+        raise NotFound(f"{address} no longer has {row!r} in {view.title!r}")
     values = [shown_value(*each, CUT_DETAIL) for each in zip(found[0], columns, strict=True)]
     return ShownDetail(view.title, row, _shown_columns(columns), values)
 
@@ -224,11 +224,11 @@ async def _fetch(
     reader: Reader, query: Query, columns: int, *arguments: Any
 ) -> list[tuple[Any, ...]]:
     try:
-        # On SQLite a bulk read has a connection of its own, which is read-only.
+        # On SQLite a bulk read uses its own connection, which is read-only.
         rows = await reader.fetch(replace(query, bulk=True), *arguments)
     except OutlastError:
         raise
-    except Exception as error:  # of the driver
+    except Exception as error:  # an error of the driver
         raise BatteryUnusable(f"the query failed: {described(error)}") from error
     if rows and len(rows[0]) != columns:
         raise BatteryUnusable(f"the query must return {columns} columns, got {len(rows[0])}")
@@ -244,7 +244,7 @@ def _shown_columns(columns: Sequence[Column]) -> list[ShownColumn]:
 
 
 def shown_value(value: Any, column: Column, most: int = CUT) -> Any:
-    """Return a value as it is sent and printed: JSON that is not too long.
+    """Return a value for sending and printing: JSON of limited length.
 
     ```python
     from outlast.inspect.battery_views import Column, shown_value

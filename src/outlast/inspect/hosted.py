@@ -1,4 +1,4 @@
-"""Whether a host has a store open, as far as that can be seen from here."""
+"""Whether a host has a store open, as far as this machine can tell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outlast.store.url import DEFAULT, file_of, identity_of
 
 
 async def is_hosted(url: str | None) -> bool | None:
-    """None: it is PostgreSQL, and a host may be anywhere."""
+    """Return whether a host has the store open; None for PostgreSQL, where a host may be on any machine."""
     try:
         await admin.ask(admin.sockets_of(identity_of(url)), {"call": "hello"})
         return True
@@ -25,9 +25,9 @@ async def is_hosted(url: str | None) -> bool | None:
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether a process has a SQLite file locked. The lock itself is not touched: a host may be starting.
+    """Return whether a process has locked a SQLite file. Does not try the lock: a host may be starting.
 
-    None: whoever had it last ran on another machine.
+    None if the last process that had the lock ran on another machine.
     """
     lock = path.with_name(path.name + ".lock")
     try:
@@ -41,7 +41,7 @@ def is_locked(path: Path) -> bool | None:
         return None
     try:
         locks = Path("/proc/locks").read_text()
-    except OSError:  # not on Linux: then it is enough that the process lives
+    except OSError:  # not Linux: assume that a running process holds it
         return _is_alive(pid)
     return any(
         line.split()[-3].endswith(f":{inode}") for line in locks.splitlines() if "FLOCK" in line

@@ -1,8 +1,8 @@
-"""What operators may write into a store that no host has open.
+"""What operators may write to a store that no host has open.
 
-Each is one commit under the agent's fence, as a host would make it; the next host finds it and goes on from
-there. On SQLite the file's lock keeps hosts away meanwhile. On PostgreSQL a host on another machine may have
-the agent: it loses it for a moment, and boots it again.
+Each action is one commit under the agent's fence, as a host would make it; the next host finds it and
+continues from there. On SQLite the file's lock keeps hosts out meanwhile. On PostgreSQL a host on another
+machine may have the agent in memory: it discards the agent and boots it again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from outlast.store.url import open_store
 
 @asynccontextmanager
 async def offline(url: str | None) -> AsyncIterator[Offline]:
-    """The store, opened for writing; `StoreLocked` if somebody has it and it is a SQLite file.
+    """Open the store for writing; `StoreLocked` if another process has a SQLite file open.
 
-    On PostgreSQL it writes beside a host: the fence makes that safe."""
+    On PostgreSQL it writes next to a host, which the fence makes safe.
+    """
     store = await open_store(url, StoreOptions(is_beside=True))
     try:
         yield Offline(store)
@@ -36,7 +37,7 @@ async def offline(url: str | None) -> AsyncIterator[Offline]:
 
 
 class Offline:
-    """Writes in the place of a host."""
+    """Writes in place of a host."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -44,7 +45,7 @@ class Offline:
         self._clock = SystemClock()
 
     async def cancel(self, address: Address, id: str, reason: str = "cancelled") -> bool:
-        """Have a turn end when the next host starts; what it has said is kept. False: it has ended."""
+        """Have the next host end a turn, keeping its partial answer. False if it has already ended."""
         entry = await self._entry(address, id)
         if entry.ended_at is not None or entry.cancelled is not None:
             return False
@@ -52,14 +53,14 @@ class Offline:
         return await self._commit(address, [operation]) == (1,)
 
     async def seal(self, address: Address, id: str) -> bool:
-        """The same, for an interrupted turn."""
+        """Have the next host end an interrupted turn. False if it has already ended."""
         return await self.cancel(address, id, SEALED)
 
     async def retry(self, address: Address, id: str) -> str:
-        """Accept a request for another answer; the next host gives it. Returns its id."""
+        """Accept a request for another answer, which the next host gives. Returns its id."""
         entry = await self._entry(address, id)
         if entry.ended_at is None or entry.target is None:
-            raise NotFound(f"there is no turn {id!r} that has ended, and can be tried again")
+            raise NotFound(f"turn {id!r} has not ended, so it cannot be retried")
         found = await self._store.fetch(inbox_rows.LAST_SEQ, address.text)
         seq = (found[0][0] if found else 0) + 1
         made = self._ids.new("request")
@@ -70,7 +71,7 @@ class Offline:
         return made
 
     async def release(self, address: Address) -> bool:
-        """Forget that an agent has died while it was starting. False: it has not."""
+        """Clear the record of crashes during the start of an agent. False if there was none."""
         return await self._commit(address, [forgetting_boots(address.text)]) == (1,)
 
     async def _entry(self, address: Address, id: str) -> inbox_rows.EntryRow:
@@ -83,6 +84,6 @@ class Offline:
         root = address.root.text
         found = await self._store.fetch(fencing.READ, root)
         if not found:
-            raise NotFound(f"there is no agent {root} in this store")
+            raise NotFound(f"no agent {root} in this store")
         fence = Fence.after(root, self._ids.new("owner"), tuple(found[0]))
         return await self._store.commit(fence, operations)

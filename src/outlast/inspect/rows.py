@@ -1,4 +1,4 @@
-"""The queries of the views: what is read of each table, in both dialects."""
+"""The queries of the views, in both dialects."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def _bulk(sql: str) -> Query:
 
 
 def marks(count: int) -> str:
-    """Placeholders, for `IN (…)`."""
+    """Return placeholders for `IN (…)`."""
     return ", ".join("?" * count)
 
 
-# --- which agents --------------------------------------------------------------------------------
+# --- addresses -----------------------------------------------------------------------------------
 
 ROOTS = _bulk("SELECT root, epoch, commit_no FROM agents WHERE root > ? ORDER BY root LIMIT ?")
 ROOT = Query.same("SELECT epoch, commit_no FROM agents WHERE root = ?")
@@ -41,7 +41,7 @@ KINDS = Query(
 )
 
 
-# --- of a page of agents -------------------------------------------------------------------------
+# --- a page of agents ----------------------------------------------------------------------------
 
 
 def open_entries(agents: int) -> Query:
@@ -95,7 +95,7 @@ def boots_of(agents: int) -> Query:
 
 
 def turns(*, of_agent: bool, only_open: bool, only_submissions: bool) -> Query:
-    """Newest first. Arguments: the agent if one is meant, before which time, limit."""
+    """Newest first. Arguments: the agent if given, an upper time limit, the number of rows."""
     conditions = ["accepted_at < ?"]
     if of_agent:
         conditions.insert(0, "agent = ?")
@@ -110,7 +110,7 @@ def turns(*, of_agent: bool, only_open: bool, only_submissions: bool) -> Query:
     )
 
 
-# A beginning of an id is enough, if it is the only one. Arguments: the length twice of the same text.
+# Finds an id by its beginning, if that is unique. Arguments: the length, then the same text twice.
 FIND_TURN = _bulk("SELECT agent, id FROM inbox WHERE substr(id, 1, ?) = ? ORDER BY id LIMIT 10")
 TURN = Query.same(f"SELECT {ENTRY_COLUMNS} FROM inbox WHERE agent = ? AND id = ?")
 OPEN_BEFORE = Query.same(
@@ -136,7 +136,7 @@ def incidents(*, of_agent: bool) -> Query:
 
 
 def decisions(*, of_agent: bool) -> Query:
-    """What was decided about interruptions, newest first, with how the turns stand."""
+    """Decisions about interruptions, newest first, with the state of their turns."""
     agent = "WHERE decisions.agent = ? " if of_agent else ""
     return _bulk(
         "SELECT decisions.agent, turn, decisions.attempt, body, at, outcome, ended_at FROM decisions"
@@ -149,7 +149,7 @@ def decisions(*, of_agent: bool) -> Query:
 
 
 def bodies(count: int) -> Query:
-    """Of messages that are not too large to be shown a line of. Arguments: agent, ids."""
+    """The bodies of messages that are small enough for an excerpt. Arguments: agent, ids."""
     return _bulk(
         f"SELECT id, body FROM messages WHERE agent = ? AND size < 100000 AND id IN ({marks(count)})"
     )
@@ -171,7 +171,7 @@ SCHEDULES = _bulk(
 ALARMS = Query.same("SELECT source, wake_at FROM alarms WHERE agent = ? ORDER BY wake_at")
 STORAGE = _bulk("SELECT key, size FROM storage WHERE agent = ? ORDER BY key LIMIT ?")
 
-# How much each table of the foundation holds: its columns that can be large.
+# The tables of the foundation, with their columns that can be large.
 LARGE = {
     "storage": ("value",),
     "messages": ("body",),
@@ -188,7 +188,7 @@ LARGE = {
 
 
 def size_of(table: str, columns: Sequence[str], *, of_agent: str | None) -> Query:
-    """Rows, and bytes in these columns. `of_agent`: the column with the address of one; its argument."""
+    """Rows, and bytes in these columns. `of_agent`: the column of the address that is the argument."""
     where = "" if of_agent is None else f' WHERE "{of_agent}" = ?'
 
     def sql(length: str) -> str:

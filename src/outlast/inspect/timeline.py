@@ -1,8 +1,8 @@
-"""What happened in one turn, moment by moment and in words, from what is stored of it. Pure.
+"""The history of one turn as a list of moments in plain words, from its stored rows. Pure.
 
-Times are those of the commits that carry one: admission, claim, tool calls, decisions and the end. Chunks are
-stored in order but without a time, and nobody is there to note the moment of a death: such moments have no
-`at`, and stand where they belong.
+Times come from the commits that record one: admission, claim, tool calls, decisions and the end. Chunks are
+stored in order but without a time, and nothing records the time of a crash: such moments have no `at`, and
+stand in order.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from outlast.inspect import words
 
 MomentKind = Literal[
     "accepted",
-    "waiting",  # nobody has begun with it yet
+    "waiting",  # it has not started
     "claimed",
-    "step",  # the model is asked
+    "step",  # a request to the model
     "said",
     "called",
     "returned",
-    "asked",  # a human is
+    "asked",  # a person is asked for an approval
     "answered",
-    "dropped",  # what was said is taken back
+    "dropped",  # the output is discarded
     "interrupted",
     "decided",
     "continued",
     "running",
-    "left",  # it is not over, and nobody works on it
+    "left",  # it has not ended, and no process runs it
     "cancelled",
     "settled",
 ]
@@ -43,20 +43,20 @@ class Moment:
 
     kind: MomentKind
     what: str
-    at: int | None = None  # milliseconds; None: nobody knows, but it was here
+    at: int | None = None  # milliseconds; None: unknown, but at this place
     why: str | None = None
     attempt: int = 0
-    seq: int | None = None  # of the chunk that tells it
+    seq: int | None = None  # of its chunk
     row: int | None = None  # of the decision table
     action: str | None = None
     cause: str | None = None
     tool: str | None = None
-    ok: bool = True  # False: something was lost, refused or given up
+    ok: bool = True  # False: something was lost, denied or given up
 
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """A row of the ledger; `input` is JSON text."""
+    """A row of the ledger; `input` is JSON."""
 
     id: str
     name: str
@@ -70,7 +70,7 @@ class CallFacts:
 
 @dataclass(frozen=True, slots=True)
 class DecisionFacts:
-    """What was decided about an interruption of this attempt."""
+    """The decision about an interruption of this attempt."""
 
     attempt: int
     row: int
@@ -79,22 +79,22 @@ class DecisionFacts:
     cause: str
     produced: int
     at: int
-    continued_ms: int | None = None  # from the interruption until the answer continued
+    continued_ms: int | None = None  # from the interruption until the answer resumed
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentFacts:
-    """What is known of a turn that was interrupted and is not over, or was given up."""
+    """The incident of a turn that was interrupted and has not ended, or was given up."""
 
     state: str
-    cause: str | None  # noted before the process ended
+    cause: str | None  # recorded before the process ended
     incident: Incident
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some chunks of one attempt, as JSON texts, one after the other."""
+    """Consecutive chunks of one attempt, as JSON."""
 
     seq: int
     attempt: int
@@ -111,23 +111,23 @@ class TurnRows:
     calls: Sequence[CallFacts] = ()
     decisions: Sequence[DecisionFacts] = ()
     incident: IncidentFacts | None = None
-    asked: str = ""  # what it answers
-    said: str = ""  # the answer that is stored
-    is_hosted: bool | None = None  # whether a host has the store open; None: nobody knows
-    before: int = 0  # entries that are open before it
+    asked: str = ""  # the text that it answers
+    said: str = ""  # the stored answer
+    is_hosted: bool | None = None  # whether a host has the store open; None: unknown
+    before: int = 0  # earlier entries that are still open
 
 
 def timeline(rows: TurnRows) -> list[Moment]:
-    """What happened, in order."""
-    return list(_Telling(rows).moments())
+    """Return what happened, in order."""
+    return list(_Timeline(rows).moments())
 
 
 @dataclass(slots=True)
-class _Telling:
+class _Timeline:
     rows: TurnRows
     steps: int = 0
-    names: dict[str, str] = field(default_factory=dict)  # of calls, by their ids
-    seen: set[str] = field(default_factory=set)  # calls that the stream tells of
+    names: dict[str, str] = field(default_factory=dict)  # of tools, by call id
+    seen: set[str] = field(default_factory=set)  # calls that the stream contains
     said: list[str] = field(default_factory=list)
     thought: int = 0  # characters
     said_from: int | None = None
@@ -162,21 +162,21 @@ class _Telling:
             decision = decisions.get(attempt)
             until = None if decision is None else decision.at
             chunks = list(self._chunks_of(attempt))
-            for moment in self._told(chunks, began, until):
+            for moment in self._from_stream(chunks, began, until):
                 yield replace(moment, attempt=attempt)
-            for moment in self._untold(began, until):
+            for moment in self._from_ledger(began, until):
                 yield replace(moment, attempt=attempt)
             if decision is not None:
-                yield from self._interruption(decision, goes_on=attempt < last)
+                yield from self._interruption(decision, is_resumed=attempt < last)
                 began = decision.at
-            elif attempt < last:  # of before decisions were recorded
+            elif attempt < last:  # from before decisions were recorded
                 yield Moment("interrupted", words.interrupted("unknown"), attempt=attempt, ok=False)
                 yield Moment("continued", words.continued(attempt + 1), attempt=attempt + 1)
 
     def _is_put_back(self, attempt: int) -> bool:
-        """Whether an attempt, which is not the last, ended in order before anything was said."""
+        """Return whether an attempt other than the last ended in order before the model answered."""
         is_decided = any(each.attempt == attempt for each in self.rows.decisions)
-        is_forgotten = not self.rows.pieces and not self.rows.decisions  # nobody can tell
+        is_forgotten = not self.rows.pieces and not self.rows.decisions  # unknown
         return not (
             is_decided
             or is_forgotten
@@ -190,14 +190,14 @@ class _Telling:
             for place, text in enumerate(piece.chunks):
                 try:
                     chunk = json.decode(text)
-                except ValueError:  # damaged: the others tell enough
+                except ValueError:  # damaged: skip it
                     continue
                 if isinstance(chunk, dict):
                     yield piece.seq + place, chunk
 
-    # --- what the stream tells -------------------------------------------------------------------
+    # --- the stream and the ledger ---------------------------------------------------------------
 
-    def _told(
+    def _from_stream(
         self, chunks: Sequence[tuple[int, Mapping[str, Any]]], began: int, until: int | None
     ) -> Iterator[Moment]:
         for seq, chunk in chunks:
@@ -254,7 +254,7 @@ class _Telling:
         if call is None:
             return Moment("called", words.called(name, given, None), tool=name)
         was_then = call.started_at >= began and (until is None or call.started_at <= until)
-        at = call.started_at if was_then else None  # of another run of it, later
+        at = call.started_at if was_then else None  # otherwise it belongs to a later run
         return Moment("called", words.called(name, given, call.effect), at, tool=name)
 
     def _returned(
@@ -272,7 +272,7 @@ class _Telling:
         yield Moment("returned", what, at, tool=name, ok=kind == "tool-output-available")
 
     def _was_made_before(self, id: str, began: int) -> bool:
-        """Whether the stream tells of this call in an earlier attempt than the one that began then."""
+        """Return whether the stream contains this call in an attempt before the one that began then."""
         at = next((each.at for each in self.rows.decisions if each.at == began), None)
         if at is None:
             return False
@@ -286,8 +286,8 @@ class _Telling:
     def _call(self, id: str) -> CallFacts | None:
         return next((call for call in self.rows.calls if call.id == id), None)
 
-    def _untold(self, began: int, until: int | None) -> Iterator[Moment]:
-        """Calls that only the ledger knows: the stream is not kept any more."""
+    def _from_ledger(self, began: int, until: int | None) -> Iterator[Moment]:
+        """Yield the calls that only the ledger contains, because the stream was deleted."""
         for call in sorted(self.rows.calls, key=lambda call: call.started_at):
             is_then = call.started_at >= began and (until is None or call.started_at <= until)
             if call.id in self.seen or not is_then or self.rows.pieces:
@@ -302,7 +302,7 @@ class _Telling:
 
     # --- interruptions and the end ---------------------------------------------------------------
 
-    def _interruption(self, decision: DecisionFacts, *, goes_on: bool) -> Iterator[Moment]:
+    def _interruption(self, decision: DecisionFacts, *, is_resumed: bool) -> Iterator[Moment]:
         attempt, cause = decision.attempt, decision.cause
         what = words.interrupted(cause)
         yield Moment("interrupted", what, attempt=attempt, cause=cause, ok=False)
@@ -317,7 +317,7 @@ class _Telling:
             cause=cause,
             ok=decision.action not in ("seal", "stop"),
         )
-        if goes_on:
+        if is_resumed:
             yield Moment("continued", words.continued(attempt + 1), attempt=attempt + 1)
 
     def _end(self) -> Iterator[Moment]:
@@ -335,8 +335,8 @@ class _Telling:
 
     def _not_over(self) -> Moment:
         entry, incident = self.rows.entry, self.rows.incident
-        noted = None if incident is None else incident.cause
+        cause = None if incident is None else incident.cause
         if self.rows.is_hosted is False:
-            return Moment("left", words.left(noted), attempt=entry.attempt, cause=noted, ok=False)
+            return Moment("left", words.left(cause), attempt=entry.attempt, cause=cause, ok=False)
         what = words.RUNNING if self.rows.is_hosted else words.PERHAPS_RUNNING
         return Moment("running", what, attempt=entry.attempt)

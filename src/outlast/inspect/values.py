@@ -1,4 +1,4 @@
-"""What the views are made of: plain values. Times are in milliseconds, as they are stored."""
+"""The plain values of the views. Times are in milliseconds, as stored."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ AgentState = Literal["stuck", "recovering", "answering", "waiting", "working", "
 
 
 class NotFound(OutlastError, LookupError):
-    """There is nothing of that name in this store."""
+    """The store contains nothing with that name."""
 
 
 class Ambiguous(OutlastError, LookupError):
-    """The beginning of an id fits more than one."""
+    """More than one id starts with the given text."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """An agent, as its rows tell it."""
+    """An agent, from its rows."""
 
     address: str
     kind: str
@@ -31,19 +31,19 @@ class AgentView:
     last_activity_at: int | None
     turns: int
     open_turns: int
-    running: str | None  # the request that is being answered, or was when its process ended
+    running: str | None  # the running request, or the one that ran when its process ended
     messages: int
     fibers: int  # unfinished
     schedules: int
     next_schedule_at: int | None
-    incidents: int  # of turns that are being recovered
+    incidents: int  # turns that are being recovered
     given_up: int
-    strikes: int  # boots alone, in a row, that did not come to an end
+    strikes: int  # consecutive boots on its own that did not complete
 
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
-    """Something that an agent was asked, and what came of it."""
+    """A request to an agent, and its outcome."""
 
     agent: str
     id: str
@@ -60,15 +60,15 @@ class TurnView:
     accepted_at: int
     started_at: int | None
     ended_at: int | None
-    asked: str  # a line of it
+    asked: str  # its first line
     metadata: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentView:
-    """A turn that was interrupted: it is being resumed (`open`), was `recovered`, or given up (`exhausted`).
+    """An interrupted turn: it is being resumed (`open`), was `recovered`, or given up (`exhausted`).
 
-    `continued_ms` is how long its reader waited for the answer to continue, at the longest.
+    `continued_ms` is the longest time that its reader waited for the answer to resume.
     """
 
     agent: str
@@ -148,7 +148,7 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class SizeView:
-    """How much a table holds; bytes of what can be large in it."""
+    """The size of a table: rows, and bytes in its large columns."""
 
     table: str
     rows: int
@@ -159,14 +159,14 @@ class SizeView:
 class CommitView:
     """Chunks that became durable together."""
 
-    seq: int  # of the first one
+    seq: int  # of the first chunk
     chunks: int
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class TurnDetails:
-    """A turn, with what happened in it."""
+    """A turn with its timeline."""
 
     turn: TurnView
     moments: Sequence[Moment]
@@ -178,7 +178,7 @@ class TurnDetails:
 
 
 def as_json(view: Any) -> Any:
-    """A view as it is sent and printed: names in camel case, as everywhere on the wire."""
+    """Convert a view for sending and printing: names in camel case, as everywhere on the wire."""
     if is_dataclass(view) and not isinstance(view, type):
         return {_camel(each.name): as_json(getattr(view, each.name)) for each in fields(view)}
     if isinstance(view, dict):

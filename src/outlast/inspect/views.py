@@ -1,6 +1,6 @@
 """Agents, turns, incidents and the rest, as plain values: for the command line, HTTP and the inspector.
 
-Each function reads what it needs, of an open store or of one that was opened to look at it.
+Each function reads what it needs from an open store or a reader.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from outlast.store.catalogue import Reader, columns_of, owned_tables
 from outlast.store.schema import FOUNDATION
 
 PAGE = 100
-DECISIONS_READ = 20_000  # about interruptions, the newest ones
-LATEST = 1 << 62  # later than any time, and more than any number
-LARGE_TYPES = ("text", "blob", "bytea")  # of columns, in either engine
+DECISIONS_READ = 20_000  # the newest decisions about interruptions
+LATEST = 1 << 62  # larger than any time or number
+LARGE_TYPES = ("text", "blob", "bytea")  # column types of both engines
 
 
 # --- agents --------------------------------------------------------------------------------------
 
 
 async def kinds(reader: Reader) -> list[str]:
-    """The classes that have agents here."""
+    """Return the classes of the stored agents."""
     return [kind for (kind,) in await reader.fetch(rows.KINDS)]
 
 
 async def agents(reader: Reader, *, after: str = "", limit: int = PAGE) -> list[AgentView]:
-    """The agents after a root's address, in the order of their addresses, each with its sub-agents.
+    """Return the agents after a root's address, in order of their addresses, each with its sub-agents.
 
     `limit` counts roots.
     """
@@ -82,14 +82,14 @@ async def agents(reader: Reader, *, after: str = "", limit: int = PAGE) -> list[
 
 
 async def agent(reader: Reader, address: Address) -> AgentView:
-    """One agent; `NotFound` if nothing is stored of it."""
+    """Return one agent; `NotFound` if nothing of it is stored."""
     if not await exists(reader, address):
-        raise NotFound(f"there is no agent {address} in this store")
+        raise NotFound(f"no agent {address} in this store")
     return (await _viewed(reader, [address.text]))[0]
 
 
 async def exists(reader: Reader, address: Address) -> bool:
-    """Whether anything is stored of an agent."""
+    """Return whether anything of an agent is stored."""
     if not await reader.fetch(rows.ROOT, address.root.text):
         return False
     if address.parent is None:
@@ -177,7 +177,7 @@ async def turns(
     before: int = LATEST,
     limit: int = 50,
 ) -> list[TurnView]:
-    """What was asked, newest first: of one agent or of all. `before` is a time of acceptance."""
+    """Return turns, newest first, of one agent or of all. `before` is a time of acceptance."""
     query = rows.turns(
         of_agent=address is not None, only_open=only_open, only_submissions=only_submissions
     )
@@ -190,15 +190,15 @@ async def turns(
 
 
 async def find_turn(reader: Reader, id: str) -> tuple[Address, str]:
-    """The agent and the whole id of the turn with this id, or with the only one that begins so."""
+    """Find a turn by its id, or by a unique beginning of it. Returns its agent and its whole id."""
     found = await reader.fetch(rows.FIND_TURN, len(id), id)
     exact = [(text, each) for text, each in found if each == id]
     candidates = exact or found
     if not candidates:
-        raise NotFound(f"there is no turn {id!r} in this store; entries are kept for thirty days")
+        raise NotFound(f"no turn {id!r} in this store; entries are kept for thirty days")
     if len(candidates) > 1:
         some = ", ".join(f"{each} of {text}" for text, each in candidates[:5])
-        raise Ambiguous(f"{id!r} fits more than one turn: {some}")
+        raise Ambiguous(f"more than one turn starts with {id!r}: {some}")
     text, whole = candidates[0]
     return Address.parse(text), whole
 
@@ -206,7 +206,7 @@ async def find_turn(reader: Reader, id: str) -> tuple[Address, str]:
 async def turn_rows(
     reader: Reader, address: Address, id: str, *, is_hosted: bool | None = None
 ) -> TurnRows:
-    """Everything that is stored about a turn."""
+    """Read everything that is stored about a turn."""
     text = address.text
     found = await reader.fetch(rows.TURN, text, id)
     if not found:
@@ -244,7 +244,7 @@ async def turn_rows(
 async def turn(
     reader: Reader, address: Address, id: str, *, is_hosted: bool | None = None
 ) -> TurnDetails:
-    """A turn, with what happened in it."""
+    """Return a turn with its timeline."""
     found = await turn_rows(reader, address, id, is_hosted=is_hosted)
     known = found.incident
     return TurnDetails(
@@ -263,7 +263,7 @@ async def turn(
 
 
 async def chunks(reader: Reader, address: Address, id: str) -> list[dict[str, Any]]:
-    """The raw chunks of a turn, each with its seq, as long as they are kept."""
+    """Return the raw chunks of a turn, each with its seq, while they are kept."""
     found = await reader.fetch(stream_rows.OF_TURN, address.text, id)
     return [
         {"seq": seq, "attempt": attempt, "chunk": _read(text) if text else None}
@@ -275,7 +275,7 @@ async def chunks(reader: Reader, address: Address, id: str) -> list[dict[str, An
 async def _asked(
     reader: Reader, found: Sequence[tuple[str, EntryRow]], most: int | None = 200
 ) -> dict[tuple[str, str], str]:
-    """What was asked, as far as it can be told: from the entry, or from the transcript."""
+    """Return the text of the requests, from the entry or from the transcript."""
     texts: dict[tuple[str, str], str] = {}
     wanted: dict[str, dict[str, list[str]]] = {}
     for agent, entry in found:
@@ -338,7 +338,7 @@ def _decision(attempt: int, body: str, at: int) -> DecisionFacts:
 async def incidents(
     reader: Reader, address: Address | None = None, *, limit: int = 500
 ) -> list[IncidentView]:
-    """The turns that were interrupted and are not over, or were given up; oldest first."""
+    """Return the turns that were interrupted and have not ended, or were given up; oldest first."""
     given = [] if address is None else [address.text]
     found = await reader.fetch(rows.incidents(of_agent=address is not None), *given, limit)
     return [
@@ -350,9 +350,9 @@ async def incidents(
 async def interruptions(
     reader: Reader, address: Address | None = None, *, limit: int = 500
 ) -> list[IncidentView]:
-    """Every turn that was interrupted, also those that went well, as long as their entries are kept.
+    """Return every interrupted turn, including recovered ones, while their entries are kept.
 
-    Oldest first. What is not over comes from the incidents, the rest from the decisions.
+    Oldest first. Turns that have not ended come from the incidents, the others from the decisions.
     """
     given = [] if address is None else [address.text]
     query = rows.decisions(of_agent=address is not None)
@@ -392,7 +392,7 @@ async def interruptions(
 
 
 def ended_as(action: str, outcome: str | None) -> str:
-    """Whether an interrupted turn that has ended was `recovered`, or given up: `exhausted`.
+    """Return whether an interrupted turn that ended was `recovered`, or given up: `exhausted`.
 
     ```python
     from outlast.inspect.views import ended_as
@@ -421,7 +421,7 @@ def _incident(text: str, id: str, state: str, known: Incident, at: int) -> Incid
 
 
 async def fibers(reader: Reader, address: Address, *, limit: int = PAGE) -> list[FiberView]:
-    """Newest first."""
+    """Return the fibers of an agent, newest first."""
     found = await reader.fetch(rows.FIBERS, address.text, limit)
     made: list[FiberView] = []
     for id, name, managed, *rest, snapshot in found:
@@ -431,7 +431,7 @@ async def fibers(reader: Reader, address: Address, *, limit: int = PAGE) -> list
 
 
 async def schedules(reader: Reader, address: Address, *, limit: int = PAGE) -> list[ScheduleView]:
-    """The next one first."""
+    """Return the schedules of an agent, the next one first."""
     found = await reader.fetch(rows.SCHEDULES, address.text, limit)
     return [
         ScheduleView(id, kind, callback, _read(payload), *rest)
@@ -440,7 +440,7 @@ async def schedules(reader: Reader, address: Address, *, limit: int = PAGE) -> l
 
 
 async def ledger(reader: Reader, address: Address, *, limit: int = PAGE) -> list[CallView]:
-    """The calls of tools, newest first, as long as they are kept."""
+    """Return the tool calls of an agent, newest first, while they are kept."""
     found = await reader.fetch(rows.LEDGER, address.text, limit)
     return [_call(row[0], CallFacts(*row[1:])) for row in found]
 
@@ -462,7 +462,7 @@ def _call(turn: str, call: CallFacts) -> CallView:
 async def messages(
     reader: Reader, address: Address, *, before: int = LATEST, limit: int = 50
 ) -> list[MessageView]:
-    """The messages of all branches, newest first. `before` is a number."""
+    """Return the messages of all branches, newest first. `before` is a number."""
     found = await reader.fetch(rows.MESSAGES, address.text, before, limit)
     made: list[MessageView] = []
     for *known, body in found:
@@ -472,7 +472,7 @@ async def messages(
 
 
 async def sizes(reader: Reader, address: Address | None = None) -> list[SizeView]:
-    """How much is stored, table by table: of one agent, or of all."""
+    """Return how much is stored, by table: of one agent, or of all."""
     given = [] if address is None else [address.text]
     owned = await owned_tables(reader)
     found = []
@@ -484,7 +484,7 @@ async def sizes(reader: Reader, address: Address | None = None) -> list[SizeView
 
 
 async def _large_of_batteries(reader: Reader, owned: Mapping[str, str]) -> dict[str, list[str]]:
-    """The tables of batteries that have rows of agents, and their columns that can be large."""
+    """Return the tables of batteries that contain rows of agents, with their columns that can be large."""
     theirs = [table for table in owned if table not in FOUNDATION.owned]
     columns = await columns_of(reader) if theirs else {}
     return {

@@ -1,4 +1,4 @@
-"""How the moments of a turn are told."""
+"""The texts of a timeline."""
 
 from __future__ import annotations
 
@@ -9,68 +9,68 @@ from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.chunk_json import METADATA_KEY
 from outlast.core import json
 
-PREVIEW = 80  # characters that are shown of a text
+PREVIEW = 80  # characters shown of a text
 
-CLAIMED = "The turn begins: its message stands in the transcript."
-PUT_BACK = "Its process was stopped before anything was said: it waits for its turn again."
-DROPPED = "What was said of this step is taken back."
-CANCELLED = "Somebody cancelled it."
-RUNNING = "It is being worked on."
-PERHAPS_RUNNING = "It is not over. Whether a host works on it cannot be seen from here."
+CLAIMED = "The turn starts: its message is in the transcript."
+PUT_BACK = "Its process stopped before the model answered: it waits in the inbox again."
+DROPPED = "The output of this step is discarded."
+CANCELLED = "It was cancelled."
+RUNNING = "It is running."
+PERHAPS_RUNNING = "It has not ended. Whether a host is running it is not visible from here."
 
-_DOORS = {
+_ORIGINS = {
     "chat": "chat()",
     "save": "save_messages()",
     "submission": "submit_messages()",
     "continue": "continue_last_turn()",
-    "auto": "an answer to its last open call",
+    "auto": "the answer to its last open call",
     "recovery": "on_recovery_boot",
     "socket": "a WebSocket",
     "http": "HTTP",
 }
 _KINDS = {
     "message": "",
-    "regenerate": "Another answer was asked for. ",
-    "continue": "The last answer is to go on. ",
+    "regenerate": "Another answer was requested. ",
+    "continue": "The last answer was to be continued. ",
     "add": "Messages were added, without a turn. ",
 }
 _CAUSES = {
-    "crashed": "The process died: a signal, or an exit status other than 0.",
-    "oom": "The process died: it had no memory left.",
-    "deploy": "The process was stopped, and the turn had not ended in time.",
-    "evicted": "The agent was put away while the turn ran.",
-    "stalled": "The model fell silent, or its connection broke off.",
-    "unknown": "The process ended, and nobody was there to tell why.",
+    "crashed": "The process crashed: a signal, or an exit status other than 0.",
+    "oom": "The process died: it ran out of memory.",
+    "deploy": "The process was stopped before the turn ended.",
+    "evicted": "The agent was evicted while the turn was running.",
+    "stalled": "The model stopped responding, or its connection broke.",
+    "unknown": "The process ended for an unknown reason.",
 }
 _ACTIONS = {
-    "finalise": "The answer was whole: it is stored, and the model is not asked again.",
-    "abort": "It ends as aborted. What was said is kept.",
-    "skip": "It ends, and nothing is kept.",
-    "seal": "It is given up. What was said is kept, and the user is told.",
-    "stop": "It ends as interrupted. What was said is kept.",
-    "park": "It goes on to its end, and waits for a human.",
-    "requeue": "It waits for its turn again.",
-    "retry": "The model is asked again.",
-    "restart": "What was said is thrown away, and the model is asked again.",
-    "continue": "The model is asked to go on where it stopped.",
-    "splice": "It ends as skipped: what was said is kept, and what the user said since is answered.",
+    "finalise": "The answer was complete: it is stored without another request to the model.",
+    "abort": "The turn ends as aborted. The partial answer is kept.",
+    "skip": "The turn ends as skipped. Nothing is kept.",
+    "seal": "Recovery gives up. The partial answer is kept, and the user sees an error.",
+    "stop": "The turn ends as interrupted. The partial answer is kept.",
+    "park": "The turn ends, and waits for a person.",
+    "requeue": "The turn waits in the inbox again.",
+    "retry": "The model is called again.",
+    "restart": "The partial answer is discarded, and the model is called again.",
+    "continue": "The model is asked to continue where it stopped.",
+    "splice": "The turn ends as skipped: the partial answer is kept, and the newer message is answered.",
 }
 _OUTCOMES = {
-    "completed": "It is complete",
-    "error": "It ended with an error",
-    "aborted": "It was aborted",
-    "skipped": "It was skipped",
-    "interrupted": "It was interrupted, and does not go on",
+    "completed": "Completed",
+    "error": "Failed",
+    "aborted": "Aborted",
+    "skipped": "Skipped",
+    "interrupted": "Interrupted for good",
 }
 _EFFECTS = {
     "read": "may run again",
     "idempotent": "may run again with the same key",
-    "once": "is never run again by itself",
+    "once": "never runs again automatically",
 }
 
 
 def short(text: str, most: int = PREVIEW) -> str:
-    """A text in one line, cut if it is long."""
+    """Return a text in one line, cut if it is long."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
@@ -83,7 +83,7 @@ def decoded(text: str) -> Any:
 
 
 def value(given: Any, most: int = 60) -> str:
-    """A JSON value in one line."""
+    """Return a JSON value in one line."""
     try:
         return short(json.encode(given), most)
     except TypeError:
@@ -91,14 +91,14 @@ def value(given: Any, most: int = 60) -> str:
 
 
 def arguments(given: Any) -> str:
-    """What a tool was given, as a call is written."""
+    """Return the input of a tool, formatted as arguments of a call."""
     if not isinstance(given, Mapping):
         return "" if given is None else value(given)
     return short(", ".join(f"{name}={value(each, 40)}" for name, each in given.items()), 100)
 
 
 def duration(milliseconds: int) -> str:
-    """A time in the unit that suits it.
+    """Format a duration in a suitable unit.
 
     ```python
     from outlast.inspect.words import duration
@@ -118,23 +118,23 @@ def duration(milliseconds: int) -> str:
 
 
 def accepted(entry: EntryRow, asked: str) -> str:
-    door = _DOORS.get(entry.origin, entry.origin)
+    origin = _ORIGINS.get(entry.origin, entry.origin)
     said = f": “{short(asked)}”" if asked else "."
-    return f"{_KINDS.get(entry.kind, '')}Accepted through {door}{said}"
+    return f"{_KINDS.get(entry.kind, '')}Accepted through {origin}{said}"
 
 
 def waiting(before: int, is_hosted: bool | None) -> str:
     if is_hosted is False:
-        return "It waits. No host has this store open: the next one begins with it."
-    return f"It waits for {before} before it." if before else "It waits for its turn."
+        return "Waiting. No host has this store open; the next one starts it."
+    return f"Waiting for {before} earlier requests." if before else "Waiting to start."
 
 
 def step(number: int) -> str:
-    return f"Step {number}: the model is asked."
+    return f"Step {number}: the model is called."
 
 
 def said(text: str, thought: int) -> str:
-    thinking = f"It thinks ({thought:,} characters)" if thought else ""
+    thinking = f"It reasons ({thought:,} characters)" if thought else ""
     if not text:
         return f"{thinking}."
     speech = f"it says “{short(text)}” ({len(text):,} characters)."
@@ -142,10 +142,10 @@ def said(text: str, thought: int) -> str:
 
 
 def answer_only(text: str) -> str:
-    """The stream is gone; the transcript is not."""
+    """Return the text for a turn whose stream was deleted."""
     if not text:
-        return "Nothing of an answer is stored, and the chunks are not kept any more."
-    return f"It said “{short(text)}” ({len(text):,} characters). The chunks are not kept any more."
+        return "No answer is stored, and the chunks were deleted."
+    return f"It said “{short(text)}” ({len(text):,} characters). The chunks were deleted."
 
 
 def called(name: str, given: Any, effect: str | None) -> str:
@@ -154,25 +154,25 @@ def called(name: str, given: Any, effect: str | None) -> str:
 
 
 def called_again(name: str, effect: str) -> str:
-    return f"{name} is run again. Effect {effect}: {_EFFECTS.get(effect, effect)}."
+    return f"{name} runs again. Effect {effect}: {_EFFECTS.get(effect, effect)}."
 
 
 def half_call(name: str) -> str:
-    return f"A call of {name} broke off before its input was whole: it was never made."
+    return f"A call of {name} broke off before its input was complete: it was never made."
 
 
 def returned(name: str, kind: str, chunk: Mapping[str, Any], *, is_unknown: bool) -> str:
     if kind == "tool-output-available":
         return f"{name} returns {value(chunk.get('output'))}."
     if kind == "tool-output-denied":
-        return f"{name} was not allowed."
+        return f"{name} was denied."
     if is_unknown:
-        return f"What became of {name} is unknown: it had begun, and has no outcome."
+        return f"The outcome of {name} is unknown: it started, and no result was stored."
     return f"{name} fails: {short(_failure(chunk))}"
 
 
 def _failure(chunk: Mapping[str, Any]) -> str:
-    """Why a call failed: what the tool has raised, which clients do not see, or the text for them."""
+    """Return why a call failed: the tool's exception, which clients do not see, or the text for them."""
     metadata = chunk.get("providerMetadata")
     ours = metadata.get(METADATA_KEY) if isinstance(metadata, Mapping) else None
     detail = ours.get("detail") if isinstance(ours, Mapping) else None
@@ -184,16 +184,16 @@ def call_ended(name: str, state: str) -> tuple[str, bool]:
         case "done":
             return f"{name} returns.", True
         case "unknown":
-            return f"What became of {name} is unknown: it had begun, and has no outcome.", False
+            return f"The outcome of {name} is unknown: it started, and no result was stored.", False
     return f"{name} fails.", False
 
 
 def approval(name: str) -> str:
-    return f"A human is asked whether {name} may run."
+    return f"A person is asked to approve {name}."
 
 
 def approved(yes: bool) -> str:
-    return "It is allowed." if yes else "It is not allowed."
+    return "Approved." if yes else "Denied."
 
 
 def interrupted(cause: str) -> str:
@@ -205,7 +205,7 @@ def decided(action: str) -> str:
 
 
 def continued(attempt: int) -> str:
-    return f"Attempt {attempt} begins."
+    return f"Attempt {attempt} starts."
 
 
 def settled(outcome: str, took: int | None, attempts: int) -> str:
@@ -218,4 +218,4 @@ def settled(outcome: str, took: int | None, attempts: int) -> str:
 
 def left(cause: str | None) -> str:
     known = "" if cause is None else f" ({cause})"
-    return f"The process that worked on it is gone{known}. The next host takes it up."
+    return f"Its process is gone{known}. The next host resumes it."

@@ -8,9 +8,9 @@ Attributes = dict[str, str | int | float | bool | tuple[str, ...]]
 
 
 def attributes(event: Event) -> Attributes:
-    """Flat, with plain values; what is None is left out.
+    """Return the fields, flat and with plain values, without those that are None.
 
-    A field is called after the first word of its event: `id` of a fiber, `name` of a tool.
+    A field is prefixed with the first word of its event: `id` of a fiber, `name` of a tool.
 
     ```python
     from outlast.agent.events import FiberRunStarted

@@ -1,4 +1,4 @@
-"""Turns and tools by the names that OpenTelemetry's conventions for generative AI give them."""
+"""Span names and attributes of turns and tools, by OpenTelemetry's conventions for generative AI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlast.observe.attributes import Attributes, attributes
 
 
 def of_turn(agent: str) -> tuple[str, Attributes]:
-    """The name of a turn's span, and what it says of the agent."""
+    """Return the name of a turn's span, and the attributes of its agent."""
     kind = Address.parse(agent).kind
     return f"invoke_agent {kind}", {
         "gen_ai.operation.name": "invoke_agent",
@@ -24,7 +24,7 @@ def of_turn(agent: str) -> tuple[str, Attributes]:
 
 
 def of_tool(call: ToolStarted) -> tuple[str, Attributes]:
-    """The name of a call's span, and what it says of the call. Nothing of its input."""
+    """Return the name of a call's span, and the attributes of the call, without its input."""
     return f"execute_tool {call.tool_name}", {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": call.tool_name,
@@ -35,7 +35,7 @@ def of_tool(call: ToolStarted) -> tuple[str, Attributes]:
 
 
 def link_to(traceparent: str) -> Link | None:
-    """A link to the span that a header of the W3C names; None: it names none."""
+    """Return a link to the span of a W3C `traceparent`; None if it is invalid."""
     found = TraceContextTextMapPropagator().extract({"traceparent": traceparent})
     span = trace.get_current_span(found).get_span_context()
     return Link(span) if span.is_valid else None

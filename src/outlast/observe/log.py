@@ -16,15 +16,15 @@ def log_events(
     level: int = logging.INFO,
     channels: str | Iterable[str] = "*",
 ) -> Callable[[], None]:
-    """Log each event of `channels` to `outlast.events.<channel>`; returns what ends that.
+    """Log each event of `channels` to `outlast.events.<channel>`. Returns a function that stops it.
 
-    What failed is logged as an ERROR, what was interrupted or lost as a WARNING, everything else at `level`.
-    A tool that failed is a WARNING: the model is told, and the turn goes on.
+    Failures are logged as ERROR, interruptions and losses as WARNING, everything else at `level`. A failed
+    tool is a WARNING: the model learns of it, and the turn continues.
 
-    Nothing is logged of what was said, of a tool's input or of its output. Texts that your code makes are:
-    those of errors, of reasons to cancel, and of idempotency keys.
+    No text of a conversation and no input or output of a tool is logged. Texts from your code are: those of
+    errors, reasons to cancel, and idempotency keys.
 
-    Each record carries the fields of its event: `outlast_event`, `outlast_agent`, `outlast_fiber_id`.
+    Each record has the fields of its event: `outlast_event`, `outlast_agent`, `outlast_fiber_id`.
 
     ```python
     import logging
@@ -50,7 +50,9 @@ def log_events(
         at_level = levels[severity(event)]
         if logger.isEnabledFor(at_level):
             extra = {"outlast.event": event.name, **attributes(event)}
-            named = {name.replace(".", "_"): value for name, value in extra.items()}  # for formats
+            named = {
+                name.replace(".", "_"): value for name, value in extra.items()
+            }  # for format strings
             logger.log(at_level, "%s", line(event), extra=named)
 
     wanted = [channels] if isinstance(channels, str) else channels
@@ -64,7 +66,7 @@ def log_events(
 
 
 def line(event: Event) -> str:
-    """An event in one line, whatever its fields hold; those that say nothing are left out."""
+    """Return an event as one line, whatever its fields contain; empty fields are left out."""
     words = [event.name]
     if event.agent is not None:
         words.append(event.agent)
@@ -73,7 +75,7 @@ def line(event: Event) -> str:
 
 
 def severity(event: Event) -> Severity:
-    """How loud an event is: for those that tell how something has ended, that depends on how."""
+    """Return the severity of an event; for one that reports an end, it depends on the outcome."""
     match event:
         case TurnFinished(status="error"):
             return "error"

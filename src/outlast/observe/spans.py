@@ -1,4 +1,4 @@
-"""Which spans follow from events.
+"""Derives spans from events.
 
 | span | from | to |
 | --- | --- | --- |
@@ -9,17 +9,17 @@
 | `execute_tool <name>` | `tool:start` | `tool:finish` |
 | `rpc <method>` | the call | its end |
 
-What happens in between is an event of that span; everything else is an event of the span around it, or a
-span of its own without length if there is none. The code of a fiber, of a callback, of a turn or of a tool
-runs inside its span: spans that it makes are children of it.
+Events in between become events of that span; other events are added to the surrounding span, or become a span
+without duration if there is none. The code of a fiber, a callback, a turn or a tool runs inside its span,
+so spans that it creates are its children.
 
-The span of a turn holds what is told right before its start and right after its finish, too: it is open
-from `inbox:claimed` to `inbox:acked`. A turn begins a trace, unless somebody waits for it: then it is a
-child of the span in which it was asked. If nobody does (it was submitted, or goes on by itself), it has a
-link to that span; one that was interrupted has a link to its first attempt.
+The span of a turn also contains the events right before its start and right after its finish: it is open from
+`inbox:claimed` to `inbox:acked`. A turn begins a trace, unless a caller waits for it: then it is a child of
+the caller's span. Without a waiting caller (it was submitted, or continues by itself), it has a link to the
+span in which it was requested; an interrupted turn has a link to its first attempt.
 
-What does not end by itself (its process is dying, or it has lost its agent) ends when the agent leaves
-memory, as `interrupted`. A turn and its tools end with the task of the turn at the latest.
+Work that does not end by itself (its process is dying, or it lost its agent) ends as `interrupted` when the
+agent leaves memory. A turn and its tools end with the task of the turn at the latest.
 """
 
 from __future__ import annotations
@@ -62,25 +62,25 @@ from outlast.host.events import AgentDestroyed, AgentDiscarded, AgentEvicted, Rp
 from outlast.observe import genai
 from outlast.observe.attributes import Attributes, attributes
 
-Work = tuple[str, ...]  # what it is, and its ids: ("fiber", "fiber_1")
-WAITED_FOR = {"save", "chat", "continue"}  # the doors whose callers wait for the turn
+Work = tuple[str, ...]  # its kind, and its ids: ("fiber", "fiber_1")
+WAITED_FOR = {"save", "chat", "continue"}  # the origins whose callers wait for the turn
 
 
 class Spans:
-    """The spans of one host: those that are open, by agent and work."""
+    """The open spans of one host, by agent and work."""
 
     def __init__(self, tracer: Tracer, clock: Clock | None = None) -> None:
         self._tracer = tracer
         self._clock = clock or SystemClock()
         self._open: dict[str | None, dict[Work, Span]] = {}
-        # Where each turn that has not begun was asked, and whether somebody waits for it there.
+        # Where each turn that has not started was requested, and whether its caller waits.
         self._asked: dict[str | None, dict[str, tuple[Span, bool]]] = {}
 
     def __len__(self) -> int:
         return sum(len(spans) for spans in self._open.values())
 
     def hear(self, event: Event) -> None:
-        """Begin, end or add to a span."""
+        """Begin, end or extend a span."""
         match event:
             case FiberRunStarted(fiber_id=id, fiber_name=name):
                 self._enter(self._begin(event, ("fiber", id), f"fiber {name}"))
@@ -91,7 +91,9 @@ class Spans:
             case FiberRunAborted(fiber_id=id):
                 self._end(event, ("fiber", id), "aborted")
             case FiberRunInterrupted(fiber_id=id, recovery_reason="left"):
-                if self._find(event, ("fiber", id)) is not None:  # else it never began, or is over
+                if (
+                    self._find(event, ("fiber", id)) is not None
+                ):  # otherwise it never began, or has ended
                     self._end(event, ("fiber", id), "interrupted")
             case FiberRecoveryDetected(fiber_id=id, fiber_name=name):
                 self._begin(event, ("recovery", id), f"recover {name}")
@@ -112,23 +114,23 @@ class Spans:
             case RpcEvent(method=method, elapsed_ms=elapsed):
                 self._whole(event, f"rpc {method}", event.at - elapsed)
             case InboxAccepted(request_id=id, origin=door):
-                self._remember_where(event, id, door in WAITED_FOR)
+                self._remember_asker(event, id, door in WAITED_FOR)
                 self._add(event, None)
             case InboxClaimed(request_id=id):
                 self._enter(self._begin_turn(event, id))
                 self._add_to_turn(event)
             case TurnStarted(request_id=id, parent=parent):
-                self._tell_start(event, id, parent)
+                self._record_start(event, id, parent)
             case TurnFinished(request_id=id):
-                self._tell_end(event, self._find(event, ("turn", id)))
+                self._record_end(event, self._find(event, ("turn", id)))
             case InboxAcked(request_id=id):
                 self._add_to_turn(event)
                 self._end_turn(event, id)
             case ModelAsked():
-                pass  # a request to a model has a span of its own, which Pydantic AI makes
+                pass  # Pydantic AI makes a span for each request to a model
             case ToolStarted(request_id=turn, tool_call_id=id):
-                name, told = genai.of_tool(event)
-                self._enter(self._begin(event, ("tool", turn, id), name, told))
+                name, given = genai.of_tool(event)
+                self._enter(self._begin(event, ("tool", turn, id), name, given))
             case ToolFinished(request_id=turn, tool_call_id=id):
                 self._end_tool(event, ("tool", turn, id))
             case AgentEvicted(agent=agent) | AgentDiscarded(agent=agent):
@@ -143,7 +145,7 @@ class Spans:
                 self._add_to_turn(event)
 
     def end_all(self, at: int) -> None:
-        """Nothing more will be heard."""
+        """End all spans as interrupted: no more events follow."""
         for agent in {*self._open, *self._asked}:
             self._interrupt_agent(agent, at)
 
@@ -160,18 +162,21 @@ class Spans:
         event: Event,
         work: Work,
         name: str,
-        told: Attributes | None = None,
+        given: Attributes | None = None,
         around: context.Context | None = None,
         links: Sequence[Link] = (),
     ) -> Span:
-        """`told`: its attributes, if not the event's. `around`: its parent's, if not the current one."""
+        """`given`: its attributes, if not the event's.
+
+        `around`: its parent context, if not the current one.
+        """
         spans = self._open.setdefault(event.agent, {})
-        if work in spans:  # its end was not told
+        if work in spans:  # it has no end event
             _interrupt(spans[work], event.at)
         span = self._tracer.start_span(
             name,
             context=around,
-            attributes=attributes(event) if told is None else told,
+            attributes=attributes(event) if given is None else given,
             links=links,
             start_time=_nanoseconds(event.at),
         )
@@ -185,7 +190,7 @@ class Spans:
             del self._open[agent]
 
     def _enter(self, span: Span) -> None:
-        """Make it the current span of the running task, which was made for this work and ends with it."""
+        """Make it the current span of the running task, which was created for this work and ends with it."""
         context.attach(trace.set_span_in_context(span))
 
     def _end(self, event: Event, work: Work, outcome: str) -> None:
@@ -197,19 +202,19 @@ class Spans:
         span.set_attributes({**attributes(event), "outlast.outcome": outcome})
         if outcome == "interrupted":
             _mark_interrupted(span)
-        _tell_failure(span, event)
+        _record_failure(span, event)
         span.end(_nanoseconds(event.at))
 
     # --- turns and tools -------------------------------------------------------------------------
 
-    def _remember_where(self, event: Event, request: str, is_waited_for: bool) -> None:
-        """A turn begins later, in a task of its own; this is told in that of whoever asks."""
+    def _remember_asker(self, event: Event, request: str, is_waited_for: bool) -> None:
+        """Remember the current span: the turn starts later, in a task of its own."""
         span = trace.get_current_span()
         if span.get_span_context().is_valid:
             self._asked.setdefault(event.agent, {})[request] = (span, is_waited_for)
 
-    def _where(self, event: Event, request: str) -> tuple[Span | None, bool]:
-        """What `_remember_where` was told of this one, which is forgotten then."""
+    def _pop_asker(self, event: Event, request: str) -> tuple[Span | None, bool]:
+        """Return the span that `_remember_asker` recorded for this request, and forget it."""
         asked = self._asked.get(event.agent, {})
         found = asked.pop(request, (None, False))
         if not asked:
@@ -217,28 +222,28 @@ class Spans:
         return found
 
     def _begin_turn(self, event: Event, request: str) -> Span:
-        asked, is_waited_for = self._where(event, request)
-        name, told = genai.of_turn(str(event.agent))
+        asked, is_waited_for = self._pop_asker(event, request)
+        name, given = genai.of_turn(str(event.agent))
         around = context.Context()
         links = []
         if asked is not None and is_waited_for:
             around = trace.set_span_in_context(asked, around)
         elif asked is not None:
             links = [Link(asked.get_span_context())]
-        span = self._begin(event, ("turn", request), name, told, around, links)
+        span = self._begin(event, ("turn", request), name, given, around, links)
         task = asyncio.current_task()
         if task is not None:
-            task.add_done_callback(lambda _: self._task_is_over(event.agent, request, span))
+            task.add_done_callback(lambda _: self._on_task_done(event.agent, request, span))
         return span
 
-    def _task_is_over(self, agent: str | None, request: str, turn: Span) -> None:
-        """Whatever of the turn is still open was left by its host, or its end could not be stored."""
+    def _on_task_done(self, agent: str | None, request: str, turn: Span) -> None:
+        """Interrupt the open spans of the turn: its host left it, or its end could not be stored."""
         for work, span in list(self._open.get(agent, {}).items()):
             if span is turn or work[:2] == ("tool", request):
                 self._forget(agent, work)
                 _interrupt(span, self._clock.now())
 
-    def _tell_start(self, event: TurnStarted, request: str, parent: str | None) -> None:
+    def _record_start(self, event: TurnStarted, request: str, parent: str | None) -> None:
         span = self._find(event, ("turn", request))
         if span is None:
             self._add(event, None)
@@ -248,7 +253,7 @@ class Spans:
         if link is not None:
             span.add_link(link.context)
 
-    def _tell_end(self, event: TurnFinished, span: Span | None) -> None:
+    def _record_end(self, event: TurnFinished, span: Span | None) -> None:
         if span is None:
             self._add(event, None)
             return
@@ -259,15 +264,15 @@ class Spans:
             _mark_interrupted(span)
 
     def _end_turn(self, event: InboxAcked, request: str) -> None:
-        """Told right after the finish, with everything else that follows from it."""
-        self._where(event, request)
+        """End the span. This event follows the finish, after everything that results from it."""
+        self._pop_asker(event, request)
         span = self._find(event, ("turn", request))
         if span is None:
             return
         self._forget(event.agent, ("turn", request))
         span.end(_nanoseconds(event.at))
         if trace.get_current_span() is span:
-            context.attach(context.Context())  # its task may go on with the next turn
+            context.attach(context.Context())  # the task may continue with the next turn
 
     def _end_tool(self, event: ToolFinished, work: Work) -> None:
         span = self._find(event, work)
@@ -279,7 +284,7 @@ class Spans:
         self._end(event, work, event.outcome)
 
     def _add_to_turn(self, event: Event) -> None:
-        """To the turn that it tells of, if it does and that is under way; else as any other."""
+        """Add the event to the span of its turn if that is open, else as any other event."""
         request = event.payload.get("request_id") or event.payload.get("submission_id")
         turn = None if request is None else self._find(event, ("turn", request))
         self._add(event, turn)
@@ -287,7 +292,7 @@ class Spans:
     # --- events ----------------------------------------------------------------------------------
 
     def _add(self, event: Event, span: Span | None) -> None:
-        """To the span of the work that it belongs to, or to the current one."""
+        """Add the event to the span of its work, or to the current one."""
         span = span or trace.get_current_span()
         if span.is_recording():
             span.add_event(event.name, attributes(event), _nanoseconds(event.at))
@@ -298,7 +303,7 @@ class Spans:
         span = self._tracer.start_span(
             name, attributes=attributes(event), start_time=_nanoseconds(began_at)
         )
-        _tell_failure(span, event)
+        _record_failure(span, event)
         span.end(_nanoseconds(event.at))
 
 
@@ -312,14 +317,14 @@ def _mark_interrupted(span: Span) -> None:
     span.set_status(Status(StatusCode.ERROR, "interrupted"))
 
 
-def _tell_failure(span: Span, event: Event) -> None:
-    """The error that the event tells of, if it is one."""
+def _record_failure(span: Span, event: Event) -> None:
+    """Record the error of an event, if it is one."""
     if event.severity == "error":
         _record(span, event, str(event.payload.get("error", event.name)), "_OTHER")
 
 
 def _record(span: Span, event: Event, error: str, otherwise: str) -> None:
-    """An error, as OpenTelemetry writes exceptions; `otherwise`: its type, if it names none."""
+    """Record an error as an OpenTelemetry exception; `otherwise`: its type, if it names none."""
     kind, message = named_error(error)
     exception = {"exception.message": message}
     if kind is not None:
@@ -330,7 +335,7 @@ def _record(span: Span, event: Event, error: str, otherwise: str) -> None:
 
 
 def named_error(error: str) -> tuple[str | None, str]:
-    """The class and the message of an error as events tell it; None: it names no class.
+    """Return class and message of an error in an event; None if it names no class.
 
     ```python
     from outlast.observe.spans import named_error

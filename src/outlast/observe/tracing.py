@@ -1,4 +1,4 @@
-"""Events as OpenTelemetry spans. What becomes a span stands in `spans`."""
+"""Events as OpenTelemetry spans. `spans` defines which events become a span."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def trace_events(
     events: Events, tracer_provider: TracerProvider | None = None
 ) -> Callable[[], None]:
-    """Make spans of what happens, with `tracer_provider` (none: the global one).
+    """Make spans from events, with `tracer_provider` (default: the global one).
 
-    Returns what ends that; spans that are open then are ended as interrupted.
+    Returns a function that stops it; open spans then end as interrupted.
 
     ```python
     from opentelemetry.sdk.trace import TracerProvider

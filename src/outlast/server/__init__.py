@@ -1,12 +1,17 @@
 """Agents on the network: `App`, an ASGI application with the WebSocket protocol of the JavaScript clients.
 
-`routing` says which agent a URL means, `frames` what is sent, `room` and `chat_room` who is told what,
-`socket` what a connection asks, `http` the same without a socket. `doors` says who is let in: by where they
-come from (`provenance`), by the application's functions (`auth`), by a `token`, and again later
-(`rechecking`). `pages` serves the chat page, with what it needs besides: `conversations` and `activity`.
-`serving` runs it all in uvicorn, `gathering` sees to it that many small frames are few large writes.
+**What lives here.** `routing` resolves a URL to an agent; `limits` bounds what clients may send and hold;
+`access` decides who may connect; `socket` is one connection and its frames; `room` is all connections of
+one agent; `http` is the same without a socket; `pages` serves the chat page and the inspector. `app` puts
+them together, and `uvicorn_server` runs it.
 
-This package may import everything below it; nothing below imports it.
+**What it promises.** No client receives a chunk that is not durable. A slow client delays no other client
+and no commit. Clients see public fields and public error messages only; everything else is in the log.
+
+**Where to start reading.** `App.__call__` in `app`, then `socket.socket` for what a client asks and
+`room.chat_room` for what it receives.
+
+This package may import every package below it; only `cli`, `demo` and `testing` import it.
 """
 
 from outlast.server.access.auth import Auth

@@ -1,4 +1,4 @@
-"""What a server accepts from its clients, and what it sends them at most."""
+"""Limits on what a server accepts from clients and sends to them."""
 
 from __future__ import annotations
 
@@ -12,25 +12,30 @@ KIB, MIB = 1024, 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes are in bytes or characters. A client that exceeds one gets an error, and nothing is stored."""
+    """Sizes are in bytes or characters.
 
-    frame: int = 64 * MIB  # one WebSocket frame or HTTP body, with the history that clients repeat
-    body: int = 4 * MIB  # what a frame or an HTTP body brings that is new
+    A client that exceeds a limit gets an error, and nothing is stored.
+    """
+
+    frame: int = (
+        64 * MIB
+    )  # one WebSocket frame or HTTP body, including the history that clients repeat
+    body: int = 4 * MIB  # the new part of a frame or an HTTP body
     message: int = MIB  # one message
     messages: int = 100  # new messages in one request
-    pending: int = 100  # requests of one agent that are not answered yet
+    pending: int = 100  # unanswered requests of one agent
     connections: int = 10_000  # sockets and event streams of the whole server
     connections_per_agent: int = 1000
     calls: int = 256  # RPC calls of one connection at a time
-    transcript: int = 4 * MIB  # the newest messages that a client is sent; it can fetch older ones
-    transcript_messages: int = 1000  # the same, counted
-    inline: int = 256 * KIB  # one tool output or file; a client is sent the URL of a larger one
-    buffer: int = 8 * MIB  # what may wait behind the frame that a connection is being sent
-    unsent: int = 256 * MIB  # what all connections together have not read yet
-    # Time without reading anything after which a connection is dropped.
+    transcript: int = 4 * MIB  # newest messages sent to a client, which can fetch older ones
+    transcript_messages: int = 1000  # the same limit as a count
+    inline: int = 256 * KIB  # one tool output or file; of a larger one, a client receives the URL
+    buffer: int = 8 * MIB  # queued behind the frame that is being sent to a connection
+    unsent: int = 256 * MIB  # not yet read by all connections together
+    # Time without progress after which a slow connection is dropped.
     stall: float | timedelta = 30.0
     headers_within: float | timedelta = 10.0  # for the headers of a request (with `outlast serve`)
-    # For its body, and one second more for each 16 KiB that have arrived.
+    # For the body of a request, plus one second for each 16 KiB received.
     body_within: float | timedelta = 30.0
 
     def __post_init__(self) -> None:
@@ -38,6 +43,6 @@ class Limits:
             seconds(getattr(self, name), name)
 
     def shown(self) -> dict[str, int]:
-        """What clients have to know, for their first frame."""
+        """Return the limits that clients need to know, for their first frame."""
         names = ("frame", "body", "message", "messages")
         return {name: getattr(self, name) for name in names}

@@ -1,7 +1,8 @@
-"""Which agent a URL means. Pure.
+"""Resolves URLs to agents. Pure.
 
-`/agents/{class}/{name}[/sub/{class}/{name}]…[/rest]`: classes in kebab case, as the clients write them.
-The name of a root is the segment as it stands in the URL, still encoded; names of sub-agents are decoded.
+`/agents/{class}/{name}[/sub/{class}/{name}]…[/rest]`: class names are in kebab case, as the clients write
+them. The name of a root is the segment exactly as in the URL, still encoded; names of sub-agents are
+decoded.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PREFIX = "agents"
 
 
 def kebab(name: str) -> str:
-    """A class name as the clients spell it.
+    """Convert a class name to the clients' spelling.
 
     ```python
     from outlast.server.routing import kebab
@@ -35,24 +36,24 @@ def kebab(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An agent, and what of the path comes after it."""
+    """An agent, and the rest of the path after it."""
 
     address: Address
     rest: tuple[str, ...] = ()
 
 
 class NoSuchAgent(Exception):
-    """The path looks like one of an agent, and names a class that is not there, or a bad name."""
+    """The path is an agent's, but its class does not exist or its name is invalid."""
 
 
 def resolve(path: str, classes: Sequence[type[Any]], prefix: str = PREFIX) -> Target | None:
-    """The agent that a path (still encoded) means. None: it is not a path of agents at all."""
+    """Resolve a path (still encoded) to an agent; None if it is not below the prefix."""
     segments = [segment for segment in path.split("/") if segment]
     if len(segments) < 3 or segments[0] != prefix:
         return None
     kind = _by_kebab(classes).get(segments[1])
     if kind is None:
-        raise NoSuchAgent(f"there is no agent {segments[1]!r}")
+        raise NoSuchAgent(f"unknown agent class {segments[1]!r}")
     try:
         target = Target(Address.of(kind.__name__, segments[2]), tuple(segments[3:]))
         return _resolve_sub(target, kind)
@@ -61,7 +62,7 @@ def resolve(path: str, classes: Sequence[type[Any]], prefix: str = PREFIX) -> Ta
 
 
 def _resolve_sub(target: Target, kind: type[Any]) -> Target:
-    """The sub-agents that the rest of a path names, level by level."""
+    """Resolve the sub-agents in the rest of a path, level by level."""
     while len(target.rest) >= 3 and target.rest[0] == "sub":
         child = _by_kebab(getattr(kind, "sub_agents", ())).get(target.rest[1])
         if child is None:
@@ -71,7 +72,7 @@ def _resolve_sub(target: Target, kind: type[Any]) -> Target:
         try:
             name = unquote(target.rest[2], errors="strict")
         except UnicodeDecodeError:
-            raise InvalidName("the name of a sub-agent holds bytes that are no text") from None
+            raise InvalidName("the name of a sub-agent must be valid UTF-8") from None
         kind = child
         target = Target(target.address.child(child.__name__, name), target.rest[3:])
     return target
@@ -82,7 +83,7 @@ def _by_kebab(classes: Iterable[type[Any]]) -> dict[str, type[Any]]:
 
 
 def path_of(address: Address, prefix: str = PREFIX) -> str:
-    """The path of an agent, as `resolve` reads it."""
+    """Return the path of an agent, as `resolve` reads it."""
     (kind, name), *below = address.path
     subs = "".join(f"/sub/{kebab(kind)}/{quote(name, safe='')}" for kind, name in below)
     return f"/{prefix}/{kebab(kind)}/{name}{subs}"

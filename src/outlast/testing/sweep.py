@@ -211,13 +211,13 @@ class Sweep:
             if len(deaths) < number - 1:  # the life before this one has come to its end
                 break
             life = self._life(url, number, death, start)
-            with _noting(deaths):
+            with _NoteDeaths(deaths):
                 life.run(self._drive)
             start = life.next_start
             if life.died:
                 deaths.append(death)
         self._deaths += len(deaths)
-        with _noting(deaths):
+        with _NoteDeaths(deaths):
             last = self._life(url, len(plan) + 1, None, start)
             last.run(self._drive, self._checking(tuple(deaths)))
 
@@ -266,7 +266,7 @@ class Sweep:
             await connection.close()
 
 
-class _noting:
+class _NoteDeaths:
     """Add to an error the deaths that it came after."""
 
     def __init__(self, deaths: Sequence[Death]) -> None:

@@ -1,4 +1,4 @@
-"""Commands of batteries: listed by their names, and imported when one of them is run."""
+"""Commands of batteries: listed by name, and imported when one runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Commands(TyperGroup):
-    """The commands of `outlast`, and then those of the batteries that are installed."""
+    """The commands of `outlast`, followed by those of the installed batteries."""
 
     @cached_property
     def _batteries(self) -> dict[str, Installed]:
@@ -32,7 +32,7 @@ class Commands(TyperGroup):
 
 
 class _BatteryCommand(TyperCommand):
-    """Stands for the commands of a battery until they are needed."""
+    """Stands for the commands of a battery until they are imported."""
 
     def __init__(self, battery: Installed) -> None:
         super().__init__(battery.name, help=f"Commands of a battery, from {battery.origin}.")
@@ -54,7 +54,7 @@ class _BatteryCommand(TyperCommand):
             fail(str(error))
         if path is None:
             fail(
-                f"the battery {name!r} has no commands; to see its tables: outlast inspect battery"
+                f"the battery {name!r} has no commands; outlast inspect battery shows its tables"
                 f" {name} AGENT"
             )
         try:

@@ -1,11 +1,11 @@
-"""Finding agents in a folder.
+"""Finds agents in a folder.
 
-`agents/*.py` and `agents/*/agent.py` are looked through for classes of agents. Those in `agents/*/agents/`,
-found the same way, are the sub-agents of those in the `agent.py` above them. A name that starts with `_` or
-`.` is left out: of a file, a folder or a class.
+It looks for agent classes in `agents/*.py` and `agents/*/agent.py`. Classes in `agents/*/agents/`, found
+the same way, become sub-agents of the class in the `agent.py` above them. Files, folders and classes whose
+names start with `_` or `.` are ignored.
 
-Whatever is wrong is gathered, so that it can be told all at once: files that cannot be imported, with the
-line, and classes of one name, with both their places.
+Problems are collected and reported together: files that cannot be imported, with the line, and classes of
+the same name, with both files.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from outlast.cli.load.places import named, own_place, shown
+from outlast.cli.load.errors import error_text, own_place, relative
 
-PACKAGE = "agents_found"  # what the folder is as a package: no installed one is called so
+PACKAGE = "agents_found"  # the package name of the folder, unlike any installed one
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Found:
-    """What a folder holds."""
+class Discovery:
+    """The agents of a folder."""
 
     agents: list[type[Any]] = field(default_factory=list)
-    places: dict[str, Path] = field(default_factory=dict)  # by the names of classes, sub-agents too
+    places: dict[str, Path] = field(default_factory=dict)  # by class name, including sub-agents
     problems: list[Problem] = field(default_factory=list)
 
 
-def discover(folder: Path) -> Found:
-    """Import what is in a folder, and gather its agents."""
-    found = Found()
+def discover(folder: Path) -> Discovery:
+    """Import the files of a folder, and collect its agents."""
+    found = Discovery()
     folder = folder.resolve()
     for place in (folder.parent, folder):  # `import shared`, `from agents.shared import x`
         if str(place) not in sys.path:
@@ -58,7 +58,7 @@ def discover(folder: Path) -> Found:
     return found
 
 
-def _in_folder(folder: Path, package: str, found: Found) -> list[type[Any]]:
+def _in_folder(folder: Path, package: str, found: Discovery) -> list[type[Any]]:
     agents: list[type[Any]] = []
     for path in _candidates(folder):
         inner = path.name == "agent.py" and path.parent != folder
@@ -72,7 +72,7 @@ def _in_folder(folder: Path, package: str, found: Found) -> list[type[Any]]:
                 raise
             found.problems.append(problem_with(error, path))
             continue
-        own = _noted(agents_in(module), path, found)
+        own = _record(agents_in(module), path, found)
         agents += own
         below = path.parent / "agents"
         if inner and below.is_dir():
@@ -91,30 +91,30 @@ def _candidates(folder: Path) -> Iterator[Path]:
 
 
 def _with_sub_agents(
-    parents: list[type[Any]], below: Path, package: str, path: Path, found: Found
+    parents: list[type[Any]], below: Path, package: str, path: Path, found: Discovery
 ) -> None:
     children = _in_folder(below, _package(f"{package}.agents", below), found)
     if children and len(parents) != 1:
         text = (
-            f"sub-agents in {shown(below)} need exactly one agent here, and it has {len(parents)}"
+            f"sub-agents in {relative(below)} need exactly one agent class here, got {len(parents)}"
         )
-        found.problems.append(Problem(shown(path), text))
+        found.problems.append(Problem(relative(path), text))
         return
     for parent in parents:
         known = [each for each in parent.sub_agents if each not in children]
         parent.sub_agents = [*known, *children]
 
 
-def _noted(agents: list[type[Any]], path: Path, found: Found) -> list[type[Any]]:
+def _record(agents: list[type[Any]], path: Path, found: Discovery) -> list[type[Any]]:
     kept = []
     for agent in agents:
         other = found.places.get(agent.__name__)
         if other is not None:
             text = (
-                f"{agent.__name__} is also in {shown(other)}; rename one, since the name is part of the"
-                f" address under which its agents are stored"
+                f"{agent.__name__} is also in {relative(other)}; rename one, because the name is part of the"
+                " address under which agents are stored"
             )
-            found.problems.append(Problem(shown(path), text))
+            found.problems.append(Problem(relative(path), text))
             continue
         found.places[agent.__name__] = path
         kept.append(agent)
@@ -122,7 +122,7 @@ def _noted(agents: list[type[Any]], path: Path, found: Found) -> list[type[Any]]
 
 
 def agents_in(module: ModuleType) -> list[type[Any]]:
-    """The classes of agents that a module defines; not those that it has imported."""
+    """Return the agent classes that a module defines, without those that it imports."""
     from outlast.agent.agent import Agent
 
     found = [
@@ -133,14 +133,14 @@ def agents_in(module: ModuleType) -> list[type[Any]]:
         and value.__module__ == module.__name__
         and not name.startswith("_")
     ]
-    return list(dict.fromkeys(found))  # one may have two names
+    return list(dict.fromkeys(found))  # a class may have two names
 
 
 # --- importing -----------------------------------------------------------------------------------
 
 
 def load_file(path: Path, name: str) -> ModuleType:
-    """The module that a file is, under a name."""
+    """Import a file as a module with this name."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -155,7 +155,7 @@ def load_file(path: Path, name: str) -> ModuleType:
 
 
 def _package(name: str, folder: Path) -> str:
-    """A folder as a package, so that its files can import each other with a dot."""
+    """Make a folder a package, so that its files can use relative imports."""
     module = ModuleType(name)
     module.__path__ = [str(folder)]
     sys.modules[name] = module
@@ -163,11 +163,11 @@ def _package(name: str, folder: Path) -> str:
 
 
 def problem_with(error: BaseException, path: Path) -> Problem:
-    """What is wrong with a file: the line in it, the error, and where that was raised if it was elsewhere."""
+    """Describe what is wrong with a file: the line, the error, and where it was raised if elsewhere."""
     place = own_place(error)
     if place is not None and place[0] == path:
-        return Problem(shown(path), named(error), place[1], error)
+        return Problem(relative(path), error_text(error), place[1], error)
     frames = reversed(traceback.extract_tb(error.__traceback__))
     line = next((frame.lineno for frame in frames if frame.filename == str(path)), None)
-    elsewhere = "" if place is None else f" ({shown(place[0])}:{place[1]})"
-    return Problem(shown(path), f"{named(error)}{elsewhere}", line, error)
+    elsewhere = "" if place is None else f" ({relative(place[0])}:{place[1]})"
+    return Problem(relative(path), f"{error_text(error)}{elsewhere}", line, error)

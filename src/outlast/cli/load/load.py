@@ -1,4 +1,4 @@
-"""What to serve: an `App`, or the agents of a module or of a folder."""
+"""Loads what to serve: an `App`, or the agents of a module or a folder."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 
 class CannotLoad(Exception):
-    """There is nothing to serve there; the message says what to do."""
+    """There is nothing to serve; the message says what to do."""
 
 
-class NoTarget(CannotLoad):
-    """The command line names a file, a module or options that cannot be served, whatever the code says."""
+class InvalidTarget(CannotLoad):
+    """The command line itself is wrong: it names a file, module or options that cannot be served."""
 
 
 def load(target: str, store: str | None) -> Any:
-    """The application that `module:app`, `module`, `file.py:app`, `file.py` or a folder means."""
+    """Load the application that `module:app`, `module`, `file.py:app`, `file.py` or a folder names."""
     from outlast.server import App
 
     if _is_folder(target):
@@ -29,7 +29,7 @@ def load(target: str, store: str | None) -> Any:
     if name:
         found = apps.get(name)
         if found is None:
-            raise CannotLoad(f"{place} has no App called {name!r}{_hint(name, apps)}")
+            raise CannotLoad(f"{place} has no App named {name!r}{_hint(name, apps)}")
     else:
         found = next(iter(apps.values()), None)
     if found is None:
@@ -37,7 +37,7 @@ def load(target: str, store: str | None) -> Any:
 
         agents = agents_in(module)
         if not agents:
-            raise CannotLoad(f"{place} has neither an App nor a class of agents")
+            raise CannotLoad(f"{place} contains neither an App nor an agent class")
         return App(agents=agents, store=store)
     if store is not None:
         found.use_store(store)
@@ -47,11 +47,11 @@ def load(target: str, store: str | None) -> Any:
 def _hint(name: str, known: dict[str, Any]) -> str:
     from outlast.cli.suggest import suggestion
 
-    return suggestion(name, known) if known else "; it has none"
+    return suggestion(name, known) if known else "; it contains none"
 
 
 def _is_folder(target: str) -> bool:
-    """Whether a folder with agents is meant, and not a package that is to be imported."""
+    """Return whether the target is a folder with agents, and not a package to import."""
     path = Path(target)
     return path.is_dir() and (target.endswith("/") or not (path / "__init__.py").is_file())
 
@@ -61,14 +61,12 @@ def _in_folder(folder: Path) -> list[type[Any]]:
 
     found = discover(folder)
     if found.problems:
-        text = "\n  ".join(["there are problems:", *map(str, found.problems)])
+        text = "\n  ".join(["cannot load the agents:", *map(str, found.problems)])
         if len(found.problems) == 1:
             text = f"cannot import {found.problems[0]}"
         raise CannotLoad(text) from found.problems[0].error
     if not found.agents:
-        raise CannotLoad(
-            f"there are no agents in {folder}: they are looked for in *.py and in */agent.py"
-        )
+        raise CannotLoad(f"no agents in {folder}; put them into *.py or */agent.py")
     return found.agents
 
 
@@ -76,14 +74,14 @@ def _module(place: str) -> ModuleType:
     if place.endswith(".py"):
         path = Path(place).resolve()
         if not path.is_file():
-            raise NoTarget(f"there is no file {place}{_near(path)}")
+            raise InvalidTarget(f"file {place} not found{_near(path)}")
         from outlast.cli.load.discovery import load_file
 
         sys.path.insert(0, str(path.parent))
         return load_file(path, path.stem)
     if place.endswith("/"):
-        raise NoTarget(
-            f"there is no folder {place} here; name a file, or start a project: outlast init FOLDER"
+        raise InvalidTarget(
+            f"folder {place} not found; give a file, or start a project: outlast init FOLDER"
         )
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -91,14 +89,14 @@ def _module(place: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and place.startswith(error.name):
             file = f"; did you mean {place}.py?" if Path(f"{place}.py").is_file() else ""
-            raise NoTarget(
-                f"there is no module {place!r} here{file or '; a file ends with .py'}"
+            raise InvalidTarget(
+                f"module {place!r} not found{file or '; the name of a file must end with .py'}"
             ) from None
         raise
 
 
 def _near(path: Path) -> str:
-    """A file of almost that name."""
+    """Suggest a file with a similar name."""
     from difflib import get_close_matches
 
     names = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []

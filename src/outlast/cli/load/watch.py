@@ -1,7 +1,7 @@
-"""The watcher of `outlast dev`: a process of its own that tells the supervisor of changed files.
+"""The file watcher of `outlast dev`: a separate process that signals the supervisor when files change.
 
-Not a thread of the supervisor, which forks its workers and therefore has one thread. It ends when the
-supervisor does: it holds the other end of its stdin.
+It is not a thread of the supervisor, which forks its workers and must have only one thread. It ends with the
+supervisor, which holds the other end of its stdin.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from outlast.cli.serving.processes import RELOAD
 
-MORE = (".md", ".toml", ".txt", ".yaml", ".yml")  # what agents are made of besides Python
+MORE = (".md", ".toml", ".txt", ".yaml", ".yml")  # other files that agents are made of
 
 
 def watched(target: str) -> list[Path]:
-    """The folders in which a change counts."""
+    """Return the folders to watch."""
     path = Path(target.partition(":")[0])
     if path.is_dir():
         return [path.resolve()]
@@ -29,7 +29,7 @@ def watched(target: str) -> list[Path]:
 
 
 def start(paths: Sequence[Path]) -> subprocess.Popen[bytes]:
-    """Watch, from another process, on behalf of this one."""
+    """Start the watcher as another process, on behalf of this one."""
     command = [sys.executable, "-P", "-m", "outlast.cli.load.watch", str(os.getpid())]
     return subprocess.Popen(
         [*command, *map(str, paths)],
@@ -40,7 +40,7 @@ def start(paths: Sequence[Path]) -> subprocess.Popen[bytes]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Ask a supervisor to reload whenever something has changed below these folders."""
+    """Signal a supervisor to reload whenever a file below these folders changes."""
     from watchfiles import PythonFilter, watch
 
     pid, paths = int(arguments[0]), arguments[1:]
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
     threading.Thread(target=wait_for_the_end, daemon=True).start()
     wanted = PythonFilter(extra_extensions=MORE)
     for changes in watch(*paths, watch_filter=wanted, stop_event=ended, raise_interrupt=False):
-        names = sorted({_shown(path) for _, path in changes})
+        names = sorted({_relative(path) for _, path in changes})
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         sys.stderr.write(f"outlast: {names[0]}{more} changed\n")
         sys.stderr.flush()
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> None:
             return
 
 
-def _shown(path: str) -> str:
+def _relative(path: str) -> str:
     try:
         return str(Path(path).relative_to(Path.cwd()))
     except ValueError:

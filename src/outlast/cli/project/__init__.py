@@ -1,1 +1,4 @@
-"""What `outlast init` writes: the files of a new project, as they are here. `{{name}}` is its name."""
+"""The files of a new project, as `outlast init` writes them. `{{name}}` stands for its name.
+
+They hold no Python modules of outlast, so they import nothing here. Start with `README.md.txt`.
+"""

@@ -1,7 +1,7 @@
-"""Why an application could not start: one line for people, and what the supervisor does next.
+"""Why an application failed to start: one line for people, and the supervisor's next step.
 
 A worker that cannot start reports a `Failure` over its lifeline. The supervisor prints it once, and stops,
-waits for a change, or tries again.
+waits for a change, or retries.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from outlast.cli.load.load import CannotLoad, NoTarget
-from outlast.cli.load.places import named, own_place, shown
+from outlast.cli.load.errors import error_text, own_place, relative
+from outlast.cli.load.load import CannotLoad, InvalidTarget
 from outlast.core.errors import StoreError, StoreLocked, StoreUnavailable
 
 Kind = Literal[
-    "code",  # the user's module does not work: an edit mends it
-    "target",  # the command line names nothing that can be served
-    "store",  # corrupt, refused: a person has to act
-    "locked",  # by the last worker of a supervisor that was killed: it is about to stop
-    "passing",  # the database cannot be reached: the next attempt may succeed
+    "code",  # the user's module is broken: an edit fixes it
+    "target",  # the command line names nothing to serve
+    "store",  # corrupt or refused: a person has to act
+    "locked",  # by the last worker of a killed supervisor, which is about to stop
+    "passing",  # the database is unreachable: the next attempt may succeed
 ]
 Next = Literal["stop", "wait", "again"]
 
 LONGEST = 2000  # characters of a line
 HINT = "--log-level debug shows the traceback"
-# Classes of SQLSTATE after which a later connection may work: connection, resources, operator, locks.
+# SQLSTATE classes after which a later connection may succeed: connection, resources, operator, locks.
 _PASSING_STATES = ("08", "53", "55", "57", "40")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A start that failed."""
+    """A failed start."""
 
     kind: Kind
     text: str
 
     def encode(self) -> bytes:
-        """For the lifeline."""
+        """Encode it for the lifeline."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Self | None:
-        """None: the worker died before the report was complete."""
+        """Decode a report; None if the worker died before it was complete."""
         try:
             return cls(**json.loads(data))
         except (ValueError, TypeError):
@@ -53,10 +53,10 @@ class Failure:
 def next_step(
     failure: Failure, *, was_ever_ready: bool, watches: bool, has_waited: bool = False
 ) -> Next:
-    """What the supervisor does after a failed start.
+    """Decide what the supervisor does after a failed start.
 
-    `was_ever_ready`: a worker of this supervisor has served before. `watches`: a change of a file starts the
-    next worker (`outlast dev`). `has_waited`: long enough for another server to stop.
+    `was_ever_ready`: an earlier worker of this supervisor served. `watches`: a change of a file starts the
+    next worker (`outlast dev`). `has_waited`: another server has had enough time to stop.
     """
     if failure.kind == "passing" or (failure.kind == "locked" and not has_waited):
         return "again"
@@ -66,8 +66,8 @@ def next_step(
 
 
 def failure_of(error: BaseException, doing: str) -> Failure:
-    """Describe an error that ended a start; `doing` says at what: `import probe.py`, `start`."""
-    if isinstance(error, NoTarget):
+    """Describe an error that ended a start; `doing` names the step: `import probe.py`, `start`."""
+    if isinstance(error, InvalidTarget):
         return Failure("target", str(error))
     if isinstance(error, CannotLoad):
         return Failure("code", str(error))
@@ -77,12 +77,12 @@ def failure_of(error: BaseException, doing: str) -> Failure:
             kind = "locked"
         return Failure(kind, _line(f"{type(error).__name__}: {error}"))
     place = own_place(error)
-    where = "" if place is None else f" ({shown(place[0])}:{place[1]})"
-    return Failure("code", _line(f"cannot {doing}: {named(error)}{where}; {HINT}"))
+    where = "" if place is None else f" ({relative(place[0])}:{place[1]})"
+    return Failure("code", _line(f"cannot {doing}: {error_text(error)}{where}; {HINT}"))
 
 
 def is_passing(error: StoreError) -> bool:
-    """Whether a store that cannot be opened now may be opened later without anybody acting."""
+    """Return whether a store that cannot be opened now may open later without intervention."""
     if not isinstance(error, StoreUnavailable) or error.__cause__ is None:
         return False
     state = getattr(error.__cause__, "sqlstate", None)
@@ -94,7 +94,7 @@ def is_passing(error: StoreError) -> bool:
 
 
 def is_orphan(pid: int | None) -> bool:
-    """Whether the process that started this one is gone. Known on Linux only."""
+    """Return whether the parent of a process is gone. Known on Linux only."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -103,6 +103,6 @@ def is_orphan(pid: int | None) -> bool:
 
 
 def _line(text: str) -> str:
-    """One line, of a length that a terminal and the lifeline can take."""
+    """Reduce a text to one line, short enough for a terminal and the lifeline."""
     joined = " ".join(text.split())
     return joined if len(joined) <= LONGEST else f"{joined[:LONGEST]}…"

@@ -1,4 +1,4 @@
-"""Imports that take long, done once in the supervisor instead of in every worker."""
+"""Slow imports, done once in the supervisor instead of in every worker."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import os
 import sys
 from collections.abc import Iterator
 
-AT_ONCE = (  # what every worker needs
-    "outlast.server.serving",
+AT_ONCE = (  # needed by every worker
+    "outlast.server.uvicorn_server",
     "outlast.chat.think",
     "outlast.store.sqlite.engine",
     "outlast.host.admin.socket",
@@ -25,14 +25,14 @@ AT_ONCE = (  # what every worker needs
     "pydantic_ai.models",
     "encodings.idna",
 )
-SOON = (  # what it may need, and takes seconds; not before the first worker has started
+SOON = (  # often needed, and takes seconds; after the first worker started
     "outlast.store.postgres.engine",
     "anyio._backends._asyncio",
     "opentelemetry.propagate",
     "openai",
     "pydantic_ai.models.openai",
     "pydantic_ai.providers.openai",
-    "openai.resources.chat.chat",  # these the SDK leaves to the first request
+    "openai.resources.chat.chat",  # the SDK imports these with its first request
     "openai.resources.chat.completions.completions",
     "openai.resources.responses.responses",
     "anthropic",
@@ -46,20 +46,20 @@ SOON = (  # what it may need, and takes seconds; not before the first worker has
 
 
 def load(name: str) -> None:
-    """Import a module, if it is installed and can be."""
-    with contextlib.suppress(Exception):  # whoever needs it will be told in the worker
+    """Import a module, if it is installed and importable."""
+    with contextlib.suppress(Exception):  # the worker reports it, if it needs the module
         importlib.import_module(name)
 
 
 def load_prices() -> None:
-    """Pydantic AI's table of prices: whoever makes a model needs it, and it takes long to build."""
-    with contextlib.suppress(Exception):  # then the worker builds it
+    """Build Pydantic AI's price table: every model needs it, and it is slow."""
+    with contextlib.suppress(Exception):  # the worker builds it then
         importlib.import_module("genai_prices.data_snapshot").get_snapshot()
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
-    """What is imported here stays. Looking for garbage in it, again and again, takes a tenth of the time."""
+def reduced_gc() -> Iterator[None]:
+    """Collect garbage less often: during imports it finds nothing and takes a tenth of the time."""
     before = gc.get_threshold()
     gc.set_threshold(0, *before[1:])
     during = gc.get_threshold()
@@ -67,12 +67,12 @@ def kept() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
-        if gc.get_threshold() == during:  # not if the application has wishes of its own
+        if gc.get_threshold() == during:  # unless the application changed it
             gc.set_threshold(*before)
 
 
 def can_fork() -> bool:
-    """Whether a forked child would be whole: this process has one thread, and its libraries allow it."""
+    """Return whether a forked child would work: this process has one thread, and its libraries allow it."""
     if sys.platform == "darwin":
         return False
     try:
@@ -82,6 +82,6 @@ def can_fork() -> bool:
 
 
 def share_memory() -> None:
-    """Pages with what is loaded by now stay shared with forked children: no collection touches them."""
+    """Keep loaded memory pages shared with forked children: exclude them from garbage collection."""
     gc.collect()
     gc.freeze()

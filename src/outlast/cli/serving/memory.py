@@ -1,4 +1,4 @@
-"""How many processes of this control group were killed for their memory."""
+"""Counts the processes of this control group that the kernel killed for their memory use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOUNTED = Path("/sys/fs/cgroup")
 
 
 def oom_kills(groups: Path = GROUPS, mounted: Path = MOUNTED) -> int | None:
-    """The kernel's counter; None where there is none."""
+    """Return the kernel's counter; None where it is not available."""
     try:
         text = groups.read_text()
     except OSError:
@@ -26,7 +26,7 @@ def oom_kills(groups: Path = GROUPS, mounted: Path = MOUNTED) -> int | None:
 
 
 def counters(groups: str, mounted: Path) -> Iterator[Path]:
-    """Where the counter may be: version 2, then 1, whose container may see its own group as the root."""
+    """Yield the possible paths of the counter: version 2, then 1, whose root may be the own group."""
     lines = [line.split(":", 2) for line in groups.splitlines() if line.count(":") >= 2]
     for number, _, group in lines:
         if number == "0":
@@ -38,7 +38,7 @@ def counters(groups: str, mounted: Path) -> Iterator[Path]:
 
 
 def counted(text: str) -> int | None:
-    """The number in the file's line `oom_kill 3`."""
+    """Parse the number in the line `oom_kill 3`."""
     for line in text.splitlines():
         name, _, number = line.partition(" ")
         if name == "oom_kill" and number.strip().isdecimal():

@@ -1,9 +1,9 @@
-"""Starting workers, and finding out that they have ended.
+"""Starts workers, and detects that they ended.
 
-A worker holds one end of a *lifeline*, a pair of sockets: it reports there that it is ready, that it has
-served something, that it wants to be replaced, or why it could not start, and sees there that its supervisor
-has died. It leads a process group of its own: Ctrl-C reaches the supervisor alone, and what a worker has
-started ends with it.
+A worker holds one end of a *lifeline*, a pair of sockets. It reports there that it is ready, that it served
+a client, that it wants to be replaced, or why it failed to start, and it detects there that its supervisor
+died. It leads its own process group: Ctrl-C reaches the supervisor only, and processes that a worker
+started end with it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from dataclasses import dataclass
 from outlast.cli.serving.settings import Settings
 from outlast.host.causes import DIED_AT, VARIABLE
 
-RELOAD = signal.SIGUSR2  # always; SIGHUP only where no terminal can send it
+RELOAD = signal.SIGUSR2  # SIGHUP reloads only where no terminal can send it
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, RELOAD)
 READY = b"r"
 SERVED = b"s"
 UPGRADE = b"u"
-FAILED = b"f"  # everything after it is a `Failure`
+FAILED = b"f"  # followed by a `Failure`
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """How the worker before one ended."""
+class PreviousExit:
+    """When and why the previous worker ended."""
 
     cause: str
     at: int  # milliseconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class WorkerHandle:
     """A worker, as its supervisor knows it."""
 
     pid: int
@@ -45,23 +45,27 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Born:
-    """This process is a worker, just forked."""
+class ForkedWorker:
+    """Returned in the forked child: this process is a worker now."""
 
     lifeline: socket.socket
 
 
-def fork(last: End | None, private: Iterable[socket.socket]) -> Started | Born:
-    """A copy of this process, without what is `private` to the supervisor. Returns in both."""
+def fork(
+    last: PreviousExit | None, private: Iterable[socket.socket]
+) -> WorkerHandle | ForkedWorker:
+    """Fork a worker, without the sockets `private` to the supervisor. Returns in both processes."""
     ours, theirs = socket.socketpair()
     sys.stdout.flush()
     sys.stderr.flush()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # none may reach half a child
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, SIGNALS
+    )  # none may reach a half-initialized child
     try:
         pid = os.fork()
         if pid == 0:
-            _be_born(last, (ours, *private))
-            return Born(theirs)
+            _become_worker(last, (ours, *private))
+            return ForkedWorker(theirs)
     except OSError:
         ours.close()
         theirs.close()
@@ -69,13 +73,13 @@ def fork(last: End | None, private: Iterable[socket.socket]) -> Started | Born:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
-    with contextlib.suppress(OSError):  # whoever comes first, the child or this
+    with contextlib.suppress(OSError):  # parent and child both try
         os.setpgid(pid, pid)
-    return Started(pid, ours, "forked")
+    return WorkerHandle(pid, ours, "forked")
 
 
-def _be_born(last: End | None, private: Iterable[socket.socket]) -> None:
-    """Drop what was the parent's."""
+def _become_worker(last: PreviousExit | None, private: Iterable[socket.socket]) -> None:
+    """Drop the state of the parent."""
     signal.set_wakeup_fd(-1)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -88,14 +92,16 @@ def _be_born(last: End | None, private: Iterable[socket.socket]) -> None:
     os.environ.update(environment)
 
 
-def _with(last: End | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a worker that comes after this one."""
+def _with(last: PreviousExit | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the next worker."""
     kept = {name: value for name, value in environment.items() if name not in (VARIABLE, DIED_AT)}
     return kept if last is None else {**kept, VARIABLE: last.cause, DIED_AT: str(last.at)}
 
 
-def spawn(settings: Settings, last: End | None, sockets: Sequence[socket.socket]) -> Started:
-    """A fresh process, for where a fork would not be safe."""
+def spawn(
+    settings: Settings, last: PreviousExit | None, sockets: Sequence[socket.socket]
+) -> WorkerHandle:
+    """Start a worker as a new process, where a fork would not be safe."""
     ours, theirs = socket.socketpair()
     environment = _with(last, os.environ)
     numbers = [each.fileno() for each in (theirs, *sockets)]
@@ -114,19 +120,19 @@ def spawn(settings: Settings, last: End | None, sockets: Sequence[socket.socket]
         for number in numbers:
             os.set_inheritable(number, False)
         theirs.close()
-    return Started(pid, ours, "spawned")
+    return WorkerHandle(pid, ours, "spawned")
 
 
-def ended(workers: Collection[int]) -> Iterator[tuple[int, int]]:
-    """The children that have ended, each with its exit status, or the negative number of its signal.
+def reap(workers: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Yield the children that ended, each with its exit status, or the negative number of its signal.
 
-    They need not be workers: the first process of a container is given every orphan. What a worker has left
-    behind is killed before its number can be given to another process.
+    They need not be workers: the first process of a container adopts every orphan. Processes that a worker
+    left behind are killed before its pid can be reused.
     """
     while True:
         pid = -1
         try:
-            if hasattr(os, "waitid"):  # not on macOS, before Python 3.13
+            if hasattr(os, "waitid"):  # missing on macOS before Python 3.13
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if found is None:
                     return
@@ -142,19 +148,19 @@ def ended(workers: Collection[int]) -> Iterator[tuple[int, int]]:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL, to a worker and whatever it has started."""
+    """Send SIGKILL to a worker and to every process it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def ask_to_stop(pid: int) -> None:
-    """SIGTERM, to a worker."""
+    """Send SIGTERM to a worker."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
 
 
-def heard(lifeline: socket.socket) -> bytes | None:
-    """What the worker has said since; None: it says nothing more."""
+def received(lifeline: socket.socket) -> bytes | None:
+    """Return the bytes that the worker sent since; None if it closed its end."""
     try:
         return lifeline.recv(65536, socket.MSG_DONTWAIT) or None
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What `outlast serve` was asked for."""
+"""The options of `outlast serve`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 REFUSED = (
-    78  # a worker's exit status: there is nothing to serve that way, and trying again is no use
+    78  # a worker's exit status: nothing can be served with these options, so a retry is pointless
 )
-NO_MEMORY = 71  # a worker's exit status: there was no memory left
+NO_MEMORY = 71  # a worker's exit status: out of memory
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What every worker is to do."""
+    """The settings of every worker."""
 
     target: str
     host: str = "127.0.0.1"
@@ -23,14 +23,14 @@ class Settings:
     log_level: str = "info"
     workers: int = 1
     drain: float = 10.0  # seconds
-    dev: bool = False  # somebody is writing it
-    insecure: bool = False  # everybody may come in, although there is no auth
-    tells_links: bool = True  # that bring the token; False: the command has done so
-    watches: bool = False  # a change of a file reloads it: what is broken may wait for that
-    server: str | None = None  # what its workers have in common; None: there is one
+    dev: bool = False  # `outlast dev`
+    insecure: bool = False  # everyone may connect without auth
+    prints_links: bool = True  # print the links with the token; False if the command did so
+    watches: bool = False  # a change of a file reloads it, so a broken module can wait for one
+    server: str | None = None  # the id that its workers share; None for a single worker
 
     def encode(self) -> str:
-        """For a worker that is a fresh process."""
+        """Encode them for a worker that is a new process."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -38,12 +38,12 @@ class Settings:
         return cls(**json.loads(text))
 
 
-def refusal(workers: int, store: object) -> str | None:
-    """Why this many workers cannot share a store."""
+def workers_problem(workers: int, store: object) -> str | None:
+    """Return why this many workers cannot share a store, or None."""
     is_postgres = isinstance(store, str) and store.startswith(("postgresql://", "postgres://"))
     if workers == 1 or is_postgres:
         return None
     return (
-        f"--workers {workers} needs PostgreSQL. SQLite belongs to one process: leave --workers away,"
-        f" or give --store postgresql://…"
+        f"--workers {workers} requires PostgreSQL, because only one process can open a SQLite file;"
+        " omit --workers, or pass --store postgresql://…"
     )

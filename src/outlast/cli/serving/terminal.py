@@ -1,4 +1,4 @@
-"""What SIGHUP means: the user's terminal was closed, or an operator asks for a reload."""
+"""The meaning of SIGHUP: the user's terminal was closed, or an operator requests a reload."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ Hangup = Literal["reload", "stop", "ignore"]
 
 
 def hangup_means() -> Hangup:
-    """For this process, as it was started. Call it before anything handles SIGHUP."""
+    """Return what SIGHUP means for this process. Call it before anything handles SIGHUP."""
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    return decided(has_terminal=has_terminal(), is_ignored=is_ignored)
+    return hangup_action(has_terminal=has_terminal(), is_ignored=is_ignored)
 
 
-def decided(*, has_terminal: bool, is_ignored: bool) -> Hangup:
-    """With a terminal, SIGHUP says that it was closed: stop, unless `nohup` asked to live on."""
+def hangup_action(*, has_terminal: bool, is_ignored: bool) -> Hangup:
+    """With a terminal, SIGHUP means that it was closed: stop, unless `nohup` ignores it."""
     if not has_terminal:
         return "reload"
     return "ignore" if is_ignored else "stop"
 
 
 def has_terminal() -> bool:
-    """Whether this process has a controlling terminal, whatever its stdin and stdout are."""
+    """Return whether this process has a controlling terminal, whatever its stdin and stdout are."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -32,7 +32,7 @@ def has_terminal() -> bool:
 
 
 def stop_on_hangup() -> None:
-    """Without a supervisor there is nothing to reload: SIGHUP is SIGTERM, unless `nohup` ignores it."""
+    """Treat SIGHUP as SIGTERM, unless `nohup` ignores it: without a supervisor there is nothing to reload."""
 
     def stop(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

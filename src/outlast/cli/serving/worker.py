@@ -1,4 +1,4 @@
-"""What a worker does: load the application and serve it, on sockets that are somebody else's."""
+"""The work of a worker: it loads the application and serves it on inherited sockets."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from outlast.cli.load.load import CannotLoad, NoTarget, load
-from outlast.cli.serving import developing, terminal
-from outlast.cli.serving.doors import keep_token, open_doors
+from outlast.cli.load.load import CannotLoad, InvalidTarget, load
+from outlast.cli.serving import announce, terminal
+from outlast.cli.serving.access import apply_access, keep_token
 from outlast.cli.serving.failures import Failure, failure_of
-from outlast.cli.serving.imports import kept
-from outlast.cli.serving.listening import CannotListen, listen
+from outlast.cli.serving.imports import reduced_gc
 from outlast.cli.serving.processes import FAILED, READY, SERVED, UPGRADE
-from outlast.cli.serving.settings import NO_MEMORY, REFUSED, Settings, refusal
+from outlast.cli.serving.settings import NO_MEMORY, REFUSED, Settings, workers_problem
+from outlast.cli.serving.sockets import CannotListen, listen
 from outlast.cli.setup.models import problems_of
 
 if TYPE_CHECKING:
-    from outlast.server.serving import Server
+    from outlast.server.uvicorn_server import Server
 
-USAGE = 2  # an exit status of the command: it cannot be served this way
-STARTUP_FAILED = 3  # an exit status, as uvicorn has it
-LEAVE_WITHIN = 5.0  # seconds, once nothing is served any more, for threads and exit handlers
+USAGE = 2  # exit status of the command: nothing can be served with these options
+STARTUP_FAILED = 3  # exit status, the same as uvicorn's
+LEAVE_WITHIN = 5.0  # seconds for threads and exit handlers after serving ended
 
 
 class Failed(Exception):
-    """The application could not start."""
+    """The application failed to start."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -48,20 +48,22 @@ def work(
     lifeline: socket.socket,
     application: Any = None,
 ) -> int:
-    """Serve until this process, or its supervisor, is to end. The exit status.
+    """Serve until this process or its supervisor ends. Returns the exit status.
 
-    `application` is loaded already when the supervisor has done so.
+    `application` is given if the supervisor loaded it.
     """
-    signal.signal(signal.SIGHUP, _ignored)  # a reload is the supervisor's; children get the default
+    signal.signal(
+        signal.SIGHUP, _ignored
+    )  # the supervisor handles reloads; children get the default
     _stop_with(lifeline, settings.drain)
     try:
         if application is None:
-            with kept():
-                application = loaded(settings)
-        warnings = opened(settings, application, sockets)
+            with reduced_gc():
+                application = load_application(settings)
+        warnings = _apply_access(settings, application, sockets)
         if settings.dev:
-            developing.prepare(application, settings)
-        developing.tell([*warnings, *developing.how_to_get_in(application, settings)])
+            announce.prepare(application, settings)
+        announce.print_lines([*warnings, *announce.access_lines(application, settings)])
         _warn_of_models(application)
         application.on_upgrade = lambda: _say(lifeline, UPGRADE)
         code = run(settings, application, sockets, lifeline)
@@ -74,38 +76,38 @@ def work(
     return code
 
 
-def alone(settings: Settings) -> int:
-    """Serve without a supervisor, on a socket of its own. The exit status."""
+def serve_alone(settings: Settings) -> int:
+    """Serve without a supervisor, on a new socket. Returns the exit status."""
     terminal.stop_on_hangup()
     keep_token()
-    with kept():
-        application = loaded(settings)
+    with reduced_gc():
+        application = load_application(settings)
     sockets = listen(settings.host, settings.port)
-    warnings = opened(settings, application, sockets)
-    developing.tell([*warnings, *developing.how_to_get_in(application, settings)])
+    warnings = _apply_access(settings, application, sockets)
+    announce.print_lines([*warnings, *announce.access_lines(application, settings)])
     _warn_of_models(application)
     return run(settings, application, sockets, None)
 
 
-def loaded(settings: Settings) -> Any:
-    """The application of the command line; `Failed` if it cannot be loaded, whatever its module does."""
+def load_application(settings: Settings) -> Any:
+    """Load the application of the command line; `Failed` if that fails, whatever its module does."""
     try:
         application = load(settings.target, settings.store)
-        why = refusal(settings.workers, application.store)
+        why = workers_problem(settings.workers, application.store)
         if why is not None:
-            raise NoTarget(why)
+            raise InvalidTarget(why)
         return application
     except (MemoryError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # sys.exit() in a module is one, too
+    except BaseException as error:  # including sys.exit() in a module
         raise _failed(error, f"import {settings.target}", settings) from error
 
 
-def opened(settings: Settings, application: Any, sockets: list[socket.socket]) -> list[str]:
-    """Let in whom the command line allows, and return what to tell about it; `Failed` if it may not."""
+def _apply_access(settings: Settings, application: Any, sockets: list[socket.socket]) -> list[str]:
+    """Apply the access options and return the warnings to print; `Failed` if they are not allowed."""
     try:
-        return open_doors(settings, application, sockets)
-    except NoTarget as error:
+        return apply_access(settings, application, sockets)
+    except InvalidTarget as error:
         raise _failed(error, "start", settings) from error
 
 
@@ -116,7 +118,7 @@ def _failed(error: BaseException, doing: str, settings: Settings) -> Failed:
 
 
 def _warn_of_models(application: Any) -> None:
-    """What is missing for a model is better known now than with the first turn."""
+    """Warn of missing packages and keys of models now, rather than in the first turn."""
     for name, kind in application.host.classes.items():
         for problem in problems_of(getattr(kind, "model", None)):
             complain(f"{name}: {problem}")
@@ -128,7 +130,7 @@ def run(
     sockets: list[socket.socket],
     lifeline: socket.socket | None,
 ) -> int:
-    """Serve until somebody asks to stop. The exit status; `Failed` if it could not start."""
+    """Serve until asked to stop. Returns the exit status; `Failed` if the start failed."""
     show_log(settings.log_level)
     errors: list[Exception] = []
     application.on_failed_start = errors.append
@@ -136,7 +138,7 @@ def run(
     code = 0
     try:
         server.run(sockets)
-    except SystemExit as error:  # how uvicorn reports that it could not start
+    except SystemExit as error:  # uvicorn reports a failed start this way
         code = error.code if isinstance(error.code, int) else STARTUP_FAILED
     if errors:
         raise _failed(errors[0], "start", settings)
@@ -144,7 +146,7 @@ def run(
 
 
 def exit_status(serve: Callable[[], int]) -> int:
-    """Serve; if that cannot be started, say why in one line. The exit status of the command."""
+    """Serve; if the start fails, print one line. Returns the exit status of the command."""
     try:
         return serve()
     except (Failed, CannotLoad, CannotListen) as error:
@@ -153,7 +155,7 @@ def exit_status(serve: Callable[[], int]) -> int:
 
 
 def show_log(level: str) -> None:
-    """Write what outlast logs to stderr, like uvicorn's lines, unless the application has set up logging."""
+    """Write outlast's log to stderr in uvicorn's format, unless the application configured logging."""
     ours = logging.getLogger("outlast")
     if ours.handlers or logging.getLogger().handlers:
         return
@@ -166,12 +168,12 @@ def show_log(level: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Tell whoever started it what is wrong."""
+    """Print an error."""
     typer.secho(f"outlast: {text}", err=True, fg=typer.colors.RED)
 
 
 def _server(settings: Settings, application: Any, lifeline: socket.socket | None = None) -> Server:
-    from outlast.server.serving import Server
+    from outlast.server.uvicorn_server import Server
 
     application.host.admin = True
     application.host.server = settings.server
@@ -187,15 +189,15 @@ def _server(settings: Settings, application: Any, lifeline: socket.socket | None
 
 
 def _say(lifeline: socket.socket, what: bytes) -> None:
-    with contextlib.suppress(OSError):  # a supervisor that has died: this process is about to see
+    with contextlib.suppress(OSError):  # the supervisor died, which this process is about to notice
         lifeline.send(what, socket.MSG_DONTWAIT)
 
 
 def _stop_with(lifeline: socket.socket, drain: float) -> None:
-    """Stop when the supervisor dies. A thread: the loop may be busy, or not there yet."""
+    """Stop when the supervisor dies. Uses a thread, because the loop may be busy or not running yet."""
 
     def watch() -> None:
-        with contextlib.suppress(OSError):  # a supervisor that was killed has not read everything
+        with contextlib.suppress(OSError):  # a killed supervisor leaves unread data
             while lifeline.recv(1):
                 pass
         os.kill(os.getpid(), signal.SIGTERM)
@@ -208,7 +210,7 @@ def _stop_with(lifeline: socket.socket, drain: float) -> None:
 
 
 def _end_within(seconds: float, code: int) -> None:
-    """Whatever thread still runs must not keep a process that serves nothing."""
+    """End the process even if a thread still runs: it serves nothing any more."""
 
     def end() -> None:
         time.sleep(seconds)
@@ -222,7 +224,7 @@ def _ignored(*_: object) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """A worker that was spawned: its settings, and the numbers of its lifeline and sockets."""
+    """Run a spawned worker: its settings, and the numbers of its lifeline and sockets."""
     settings, *numbers = arguments
     lifeline, *sockets = (socket.socket(fileno=int(number)) for number in numbers)
     for each in (lifeline, *sockets):

@@ -1,4 +1,4 @@
-"""`outlast demo`: a chat page in the browser, and a server that one may kill."""
+"""`outlast demo`: a chat page in the browser, and a server to kill."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlast.cli.serving.listening import CannotListen, listen
+from outlast.cli.serving.sockets import CannotListen, listen
 
 if TYPE_CHECKING:
     from outlast.demo.settings import DemoSettings
 
 HOST = "127.0.0.1"
-PORTS = range(8000, 8050)  # the first one that is free, unless one is asked for
+PORTS = range(8000, 8050)  # the first free one is used, unless --port is given
 OPENER = """
 import os, sys, time, urllib.request, webbrowser
 address, left = sys.argv[1], 100
@@ -48,15 +48,15 @@ def demo(
         bool, typer.Option("--no-browser", help="Do not open the page in a browser")
     ] = False,
     store: Annotated[
-        str | None, typer.Option(help="Where everything is stored, instead of .outlast/demo.db")
+        str | None, typer.Option(help="The store to use instead of .outlast/demo.db")
     ] = None,
 ) -> None:
     """Chat in the browser, kill the server in mid-sentence, and watch the sentence finish.
 
-    No key and no network are needed. With OPENAI_API_KEY, ANTHROPIC_API_KEY or GOOGLE_API_KEY set, or with
-    --model, that model answers. --model local is a real model on this machine: a download of 93 MB, once.
+    It needs no key and no network. With OPENAI_API_KEY, ANTHROPIC_API_KEY or GOOGLE_API_KEY set, or with
+    --model, that model answers. --model local runs a real model on this machine: a download of 93 MB, once.
     """
-    from outlast.cli.serving.doors import keep_token
+    from outlast.cli.serving.access import keep_token
     from outlast.cli.serving.settings import Settings
     from outlast.cli.serving.supervisor import supervise
     from outlast.cli.serving.worker import USAGE, complain, exit_status
@@ -79,14 +79,14 @@ def demo(
         store,
         log_level="warning",
         drain=2.0,
-        tells_links=False,
+        prints_links=False,
     )
 
     def serve(wanted: DemoSettings) -> int:
         os.environ.update(wanted.variables())
         keep_token()
         link = Token().link(f"{address}/")
-        typer.echo(f"\n  outlast demo, answered by {who}\n\n  {link}\n\n  Ctrl-C stops it.\n")
+        typer.echo(f"\n  outlast demo, answered by {who}\n\n  {link}\n\n  Press Ctrl-C to stop.\n")
         if not no_browser and has_browser():
             _open(address, link)
         return supervise(settings)
@@ -101,7 +101,7 @@ def demo(
 
 @contextlib.contextmanager
 def _local_url(wanted: DemoSettings) -> Iterator[str]:
-    """Where the local model is served, if it is the one; "" if not."""
+    """Run the local model if it is wanted, and yield its URL; otherwise ""."""
     from outlast.demo.local_model import LocalModel
     from outlast.demo.settings import LOCAL
 
@@ -113,7 +113,7 @@ def _local_url(wanted: DemoSettings) -> Iterator[str]:
 
 
 def free_port() -> int:
-    """The first port of ours that nobody uses."""
+    """Return the first free port of our range."""
     for port in PORTS:
         with contextlib.suppress(CannotListen):
             for each in listen(HOST, port):
@@ -125,7 +125,7 @@ def free_port() -> int:
 
 
 def has_browser() -> bool:
-    """Whether a browser with windows is at hand: one for the terminal would take that from us."""
+    """Return whether a graphical browser is available: one in the terminal would occupy it."""
     if sys.platform == "darwin":
         return True
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
@@ -140,11 +140,11 @@ def has_browser() -> bool:
 
 
 def _open(address: str, link: str) -> None:
-    """Once it is served. Another process does it, for this one forks and must have one thread."""
+    """Open the page once it is served, in another process: this one forks and must have only one thread."""
     with contextlib.suppress(OSError):
         subprocess.Popen(
             [sys.executable, "-c", OPENER, address],
-            env={**os.environ, "OUTLAST_LINK": link},  # not for everybody who lists processes
+            env={**os.environ, "OUTLAST_LINK": link},  # hidden from process listings
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""`outlast doctor`: what works on this machine, and what to install."""
+"""`outlast doctor`: checks what works on this machine, and says what to install."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from outlast.store.url import DEFAULT, file_of, without_password
 
 Verdict = Literal["ok", "note", "bad"]
 MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "bad": ("✗", "red")}
-SLOW_FSYNC = 0.002  # seconds: from there on it is done in a thread
+SLOW_FSYNC = 0.002  # seconds; a slower fsync runs in a thread
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something that was looked at; `then` says what to do about it."""
+    """The result of one check; `then` says what to do."""
 
     what: str
     verdict: Verdict
@@ -38,7 +38,7 @@ class Check:
 
 
 def doctor(store: str | None, json: bool, target: str | None = None) -> int:
-    """Look at everything. The exit status: 1 if something is in the way."""
+    """Run all checks. Returns the exit status: 1 if there is a problem."""
     checks = [*_machine(), *_disk(store), *_packages(), *_models(), *_network()]
     checks += [*_batteries(), *_agents(target)]
     checks += asyncio.run(_store(store))
@@ -66,7 +66,7 @@ def _show(checks: list[Check]) -> None:
     to.print(table)
     bad = sum(each.verdict == "bad" for each in checks)
     to.print()
-    to.print(f"{bad} of these are in the way." if bad else "Nothing is in the way.")
+    to.print(f"{bad} problems found." if bad else "No problems found.")
 
 
 def _machine() -> Iterator[Check]:
@@ -79,7 +79,10 @@ def _machine() -> Iterator[Check]:
         yield Check("system", "ok", f"Linux {platform.release()}")
     elif system == "Darwin":
         yield Check(
-            "system", "note", "macOS", "Workers are spawned, not forked: they start slower."
+            "system",
+            "note",
+            "macOS",
+            "Workers are spawned instead of forked, so they start more slowly.",
         )
     else:
         yield Check("system", "bad", system, "outlast runs on Linux and macOS.")
@@ -87,7 +90,7 @@ def _machine() -> Iterator[Check]:
 
 
 def _disk(url: str | None) -> Iterator[Check]:
-    """Where the store is, or would be: whether it can be written, and how long that takes."""
+    """Check the folder of the store: whether it is writable, and how long an fsync takes."""
     try:
         path = file_of(url or DEFAULT)
     except OutlastError as error:
@@ -106,20 +109,20 @@ def _disk(url: str | None) -> Iterator[Check]:
     except OSError as error:
         reason = error.strerror or str(error)
         yield Check(
-            "folder", "bad", f"{folder} cannot be written ({reason})", "Check its permissions."
+            "folder", "bad", f"{folder} is not writable ({reason})", "Check its permissions."
         )
         return
     if mode != "wal":
-        text = f"{folder}: SQLite has no write-ahead log here"
+        text = f"SQLite cannot use a write-ahead log in {folder}"
         yield Check("folder", "bad", text, "Is this a network file system? Use a local disk.")
         return
-    yield Check("folder", "ok", f"{folder} can be written")
+    yield Check("folder", "ok", f"{folder} is writable")
     slow = took > SLOW_FSYNC
     text = f"{took * 1000:.1f} ms on average"
     yield Check("fsync", "note" if slow else "ok", text, _FSYNC if slow else None)
 
 
-_FSYNC = "That is slow; commits of many agents share one, and it is done in a thread."
+_FSYNC = "This is slow. Commits of many agents share one fsync, and it runs in a thread."
 
 
 def _fsync_time(folder: Path, times: int = 20) -> float:
@@ -140,28 +143,28 @@ def _packages() -> Iterator[Check]:
     ]
     for package, purpose, then in wanted:
         if installed(package):
-            yield Check(package, "ok", f"is there, for {purpose}")
+            yield Check(package, "ok", f"installed, for {purpose}")
         else:
-            yield Check(package, "note", f"is not there; it is for {purpose}.", then)
+            yield Check(package, "note", f"not installed, needed for {purpose}.", then)
 
 
 def _models() -> Iterator[Check]:
-    """Of the providers that outlast has extras for."""
+    """Check the providers for which outlast has extras."""
     ready = []
     for name in ("anthropic", "openai", "google"):
         provider = PROVIDERS[name]
         keys = " or ".join(provider.keys)
         if not installed(provider.package):
             then = f"pip install 'outlast[{provider.extra}]'"
-            yield Check(name, "note", "its package is not there.", then)
+            yield Check(name, "note", "package not installed.", then)
         elif not any(os.environ.get(key) for key in provider.keys):
-            yield Check(name, "note", "is installed, and has no key.", f"Set {keys}.")
+            yield Check(name, "note", "installed, but no key is set.", f"Set {keys}.")
         else:
             ready.append(name)
-            yield Check(name, "ok", "is installed, and has a key (which was not tried)")
+            yield Check(name, "ok", "installed, key set (not tested)")
     if not ready:
         then = "outlast demo needs none, and tests use ScriptedModel."
-        yield Check("models", "note", "none of these can be asked.", then)
+        yield Check("models", "note", "no model is usable.", then)
 
 
 def _network() -> Iterator[Check]:
@@ -170,13 +173,13 @@ def _network() -> Iterator[Check]:
         try:
             probe.bind(("127.0.0.1", 8000))
         except OSError:
-            yield Check("port 8000", "note", "is in use.", "Choose another one with --port.")
+            yield Check("port 8000", "note", "in use.", "Choose another port with --port.")
         else:
-            yield Check("port 8000", "ok", "is free")
+            yield Check("port 8000", "ok", "free")
 
 
 def _batteries() -> Iterator[Check]:
-    """Those that packages announce: whether they can be imported, and what they bring."""
+    """Check the announced batteries: whether they can be imported, and what they contain."""
     from outlast.inspect.batteries import BatteryUnusable, installed
 
     for name, found in installed().items():
@@ -191,7 +194,7 @@ def _batteries() -> Iterator[Check]:
 
 
 def _agents(target: str | None) -> Iterator[Check]:
-    """The classes of agents here: their batteries, and the order of their parts."""
+    """List the agent classes: their batteries, and the order of their parts."""
     from outlast.agent.gateway import batteries, part_order
     from outlast.cli.load.load import load
 
@@ -211,26 +214,26 @@ def _agents(target: str | None) -> Iterator[Check]:
 async def _store(url: str | None) -> list[Check]:
     from outlast.inspect import views
     from outlast.inspect.hosted import is_hosted
-    from outlast.inspect.reading import reading
+    from outlast.inspect.reader import reading
 
     try:
         path = file_of(url or DEFAULT)
         shown = without_password(url or DEFAULT) if path is None else str(path)
         if path is not None and not path.exists():
-            return [Check("store", "note", f"there is none at {path} yet.", "A host makes it.")]
+            return [Check("store", "note", f"{path} does not exist yet.", "A host creates it.")]
         hosted = await is_hosted(url)
         async with reading(url) as reader:
             incidents = await views.incidents(reader)
             agents = await views.agents(reader, limit=1000)
     except OutlastError as error:
         return [Check("store", "bad", str(error))]
-    state = {True: "open in a host", False: "open in no host"}.get(hosted, "reachable")  # type: ignore[arg-type]
+    state = {True: "open in a host", False: "not open in any host"}.get(hosted, "reachable")  # type: ignore[arg-type]
     checks = [Check("store", "ok", f"{shown}: {state}, {len(agents)} agents")]
     stuck = [each.address for each in agents if each.state == "stuck"]
     for address in stuck:
         checks.append(Check("stuck", "bad", address, f"outlast release '{address}'"))
     given_up = [each for each in incidents if each.state == "exhausted"]
     if given_up:
-        text = f"{len(given_up)} turns were given up lately."
+        text = f"{len(given_up)} turns were given up recently."
         checks.append(Check("incidents", "note", text, "outlast incidents list"))
     return checks

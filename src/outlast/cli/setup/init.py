@@ -1,4 +1,4 @@
-"""`outlast init`: a new project, with an agent, a test that kills it, and a Dockerfile."""
+"""`outlast init`: a new project with an agent, a test that crashes it, and a Dockerfile."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ FILES = {
 
 
 def start(folder: Path, model: str) -> None:
-    """Write the files. Nothing that is there is changed."""
+    """Write the files. Existing files are never changed."""
     there = [path for path in FILES if (folder / path).exists()]
     if there:
-        fail(f"{', '.join(there)} is there already, in {folder}; choose another folder")
+        fail(f"{folder} already contains {', '.join(there)}; choose another folder")
     provider = PROVIDERS.get(model.partition(":")[0])
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "my-agents"
     words = {
@@ -41,6 +41,6 @@ def start(folder: Path, model: str) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, "utf-8")
         console().print(f"  {folder / path}", style="dim", markup=False)
-    console().print(f"Now: cd {folder} && outlast dev", markup=False)
+    console().print(f"Next: cd {folder} && outlast dev", markup=False)
     for problem in problems_of(model):
         console().print(problem, style="yellow", markup=False)

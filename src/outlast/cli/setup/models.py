@@ -1,4 +1,4 @@
-"""What a model needs before it can be asked: a package, and a key. Nothing is imported to find out."""
+"""What a model needs before it can be used: a package and a key. Checked without importing anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """What a provider's models need: a package, the extra of outlast that brings it, and one of some keys."""
+    """A provider of models: its package, the extra of outlast that installs it, and its key variables."""
 
     package: str
     extra: str | None
@@ -40,7 +40,7 @@ def problems_of(
     environment: Mapping[str, str] | None = None,
     is_installed: Callable[[str], bool] | None = None,
 ) -> list[str]:
-    """What is missing for a model that is named by a text; nothing is said of other models.
+    """Return what is missing for a model that is given as a string; empty for any other model.
 
     ```python
     from outlast.cli.setup.models import problems_of
@@ -60,8 +60,8 @@ def problems_of(
     if not colon or provider is None:
         hint = suggestion(prefix, PROVIDERS) if colon else ""
         if hint.startswith(". Did"):
-            return [f"{model!r} names no provider that is known here{hint}"]
-        return []  # Pydantic AI knows more of them
+            return [f"{model!r} names an unknown provider{hint}"]
+        return []  # Pydantic AI supports more providers
     if not is_installed(provider.package):
         name = f"outlast[{provider.extra}]" if provider.extra else provider.package
         return [f"{model} needs a package: pip install '{name}'"]
@@ -71,7 +71,7 @@ def problems_of(
 
 
 def installed(package: str) -> bool:
-    """Whether a package could be imported."""
+    """Return whether a package can be imported."""
     try:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):

@@ -1,4 +1,4 @@
-"""What operators do: through the admin socket of the host that runs, or in its place when none does."""
+"""The actions of operators: through the admin socket of the running host, or directly without one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from outlast.host.admin import socket as admin
 from outlast.host.admin.socket import NoHost
 from outlast.inspect import views
 from outlast.inspect.offline import Offline, offline
-from outlast.inspect.reading import reading
+from outlast.inspect.reader import reading
 from outlast.store.url import DEFAULT, file_of, identity_of
 
-LATER = "No host has this store open: the next one does it."
+LATER = "No host has this store open; the next one will do it."
 
 
 async def ask_host(url: str | None, address: Address, call: str, **arguments: Any) -> Any:
-    """Call a method for operators of an agent, through the host on this machine that has the store open."""
+    """Call an operators' method of an agent, through the host on this machine that has the store open."""
     request = {"call": call, "agent": address.text, "arguments": arguments}
     return await admin.ask(admin.sockets_of(identity_of(url)), request)
 
@@ -34,23 +34,23 @@ async def _act(
     *,
     direct: bool,
 ) -> tuple[Any, bool]:
-    """What came of it, and whether a host has done it."""
+    """Perform a call. Returns its result, and whether a host performed it."""
     try:
         return await ask_host(url, address, call, **arguments), True
     except NoHost:
         if file_of(url or DEFAULT) is None and not direct:
             fail(
-                "no host on this machine has this PostgreSQL store open, and one elsewhere may: run"
-                " this there. --direct writes all the same; a host that has the agent loses it for"
-                " a moment and boots it again."
+                "no host on this machine has this PostgreSQL store open, but one on another machine may: run"
+                " this command there. --direct writes anyway; a host that has the agent in memory then"
+                " discards it and boots it again."
             )
     try:
         async with offline(url) as writer:
             return await instead(writer), False
     except StoreLocked as error:
         fail(
-            f"{error} It has no admin socket: hosts have one under `outlast serve` and"
-            f" `outlast dev`, and with Host(admin=True)."
+            f"{error} It has no admin socket: `outlast serve`, `outlast dev` and Host(admin=True)"
+            " open one."
         )
 
 
@@ -69,7 +69,7 @@ async def seal(url: str | None, json: bool, direct: bool, turn: str) -> None:
         lambda writer: writer.seal(address, id),
         direct=direct,
     )
-    _tell(json, address, id, "sealed", done, by_host, f"{id} of {address} has ended already.")
+    _report(json, address, id, "sealed", done, by_host, f"{id} of {address} has already ended.")
 
 
 async def cancel(url: str | None, json: bool, direct: bool, turn: str) -> None:
@@ -82,7 +82,7 @@ async def cancel(url: str | None, json: bool, direct: bool, turn: str) -> None:
         lambda writer: writer.cancel(address, id),
         direct=direct,
     )
-    _tell(json, address, id, "cancelled", done, by_host, f"{id} of {address} has ended already.")
+    _report(json, address, id, "cancelled", done, by_host, f"{id} of {address} has already ended.")
 
 
 async def release(url: str | None, json: bool, direct: bool, agent: str, name: str | None) -> None:
@@ -94,9 +94,9 @@ async def release(url: str | None, json: bool, direct: bool, agent: str, name: s
     if json:
         as_json({"agent": address.text, "released": True, "by_host": by_host})
     elif done is False:
-        console().print(f"{address} was not stuck.")
+        console().print(f"{address} was not blocked.")
     else:
-        console().print(f"{address} is released." + ("" if by_host else f" {LATER}"))
+        console().print(f"Released {address}." + ("" if by_host else f" {LATER}"))
 
 
 async def retry(url: str | None, json: bool, direct: bool, turn: str) -> None:
@@ -113,24 +113,26 @@ async def retry(url: str | None, json: bool, direct: bool, turn: str) -> None:
         as_json({"agent": address.text, "turn": id, "by_host": by_host, "result": done})
         return
     if not by_host:
-        console().print(f"{address} is asked again, as {done}. {LATER}")
+        console().print(f"Retrying the turn of {address} as {done}. {LATER}")
         return
     status, error = done.get("status"), done.get("error")
-    console().print(f"{address} has answered again, as {done.get('request_id')}: {status}")
+    console().print(f"{address} answered again as {done.get('request_id')}: {status}")
     from outlast.chat.message.reducer import text_of
 
     said = text_of(done["message"]) if done.get("message") else ""
     console().print(error or said, markup=False)
     if status != "completed":
-        fail("the new answer did not come to its end")
+        fail("the new answer did not complete")
 
 
-def _tell(
+def _report(
     json: bool, address: Address, id: str, verb: str, done: bool, by_host: bool, otherwise: str
 ) -> None:
     if json:
         as_json({"agent": address.text, "turn": id, verb: done, "by_host": by_host})
     elif done:
-        console().print(f"{id} of {address} is {verb}." + ("" if by_host else f" {LATER}"))
+        console().print(
+            f"{verb.capitalize()} {id} of {address}." + ("" if by_host else f" {LATER}")
+        )
     if not done:
         fail(otherwise)

@@ -1,4 +1,4 @@
-"""Which agent is meant, and which turn: with a suggestion if there is none of that name."""
+"""Finds the agent or turn that arguments name, with a suggestion after a typo."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from outlast.inspect import rows, views
 from outlast.inspect.values import NotFound
 from outlast.store.catalogue import Reader
 
-MOST_NAMES = 5000  # that are looked through for a suggestion
+MOST_NAMES = 5000  # names to search for a suggestion
 
 
 async def find_agent(reader: Reader, kind: str, name: str | None) -> Address:
-    """The agent that a class and a name mean, or a whole address. It must be in the store."""
+    """Return the agent that a class and a name, or a whole address, identify. It must be in the store."""
     if name is None:
         if "/" not in kind:
             some = await _names(reader, await _kind(reader, kind))
             shown = ", ".join(some[:5]) + (", …" if len(some) > 5 else "")
-            raise NotFound(f"which {kind} is meant? There are: {shown}")
+            raise NotFound(f"a name is required; known names of {kind}: {shown}")
         address = Address.parse(kind)
     else:
         address = Address.of(await _kind(reader, kind), name)
     if not await views.exists(reader, address):
         names = await _names(reader, address.root.kind)
         hint = suggestion(address.root.name, names)
-        raise NotFound(f"there is no agent {address} in this store{hint}")
+        raise NotFound(f"no agent {address} in this store{hint}")
     return address
 
 
 async def maybe_agent(reader: Reader, kind: str | None, name: str | None) -> Address | None:
-    """The same, if one was given."""
+    """Return the same if one is given, else None."""
     return None if kind is None else await find_agent(reader, kind, name)
 
 
@@ -37,7 +37,7 @@ async def _kind(reader: Reader, given: str) -> str:
     known = await views.kinds(reader)
     found = match(given, known)
     if found is None:
-        raise NotFound(f"there are no agents of the class {given!r} here{suggestion(given, known)}")
+        raise NotFound(f"no agents of class {given!r} in this store{suggestion(given, known)}")
     return found
 
 

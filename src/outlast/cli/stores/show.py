@@ -1,4 +1,4 @@
-"""What `inspect` and `explain` print."""
+"""The output of `inspect` and `explain`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from outlast.cli.stores.find import find_agent, maybe_agent
 from outlast.core import json as encoding
 from outlast.inspect import views
 from outlast.inspect.hosted import is_hosted
-from outlast.inspect.reading import reading
+from outlast.inspect.reader import reading
 from outlast.inspect.timeline import Moment
 from outlast.inspect.values import (
     AgentView,
@@ -57,7 +57,7 @@ async def agents(url: str | None, json: bool, after: str, limit: int) -> None:
     show_table(
         ["agent", "name", "state", "last activity", "turns", "messages", "fibers", "schedules"],
         [_agent_row(each) for each in found],
-        none="There are no agents in this store.",
+        none="No agents in this store.",
         wide="name",
         drop=["schedules", "fibers", "messages", "turns"],
     )
@@ -93,10 +93,10 @@ async def agent(url: str | None, json: bool, kind: str, name: str | None) -> Non
     to.print(f"{about.address}", style="bold", markup=False)
     facts = f"{about.state}; last activity {ago(about.last_activity_at)}; {about.messages} messages"
     if about.strikes:
-        facts += f"; {about.strikes} starts in a row never came to an end"
+        facts += f"; {about.strikes} consecutive starts did not complete"
     to.print(facts, markup=False)
     if about.state == "stuck":
-        to.print(f"outlast release '{about.address}' lets it try once more", markup=False)
+        to.print(f"outlast release '{about.address}' lets it start once more", markup=False)
     _show_turns(found["turns"], with_agent=False)
     if found["incidents"]:
         _show_incidents(found["incidents"])
@@ -154,7 +154,7 @@ def _show_turns(found: list[TurnView], *, with_agent: bool) -> None:
             ]
             for each in found
         ],
-        none="There are no such turns.",
+        none="No such turns.",
         wide="asked",
         drop=["tries", "took", "accepted"],
     )
@@ -202,7 +202,7 @@ def _show_incidents(found: list[IncidentView]) -> None:
             ]
             for each in found
         ],
-        none="There are no incidents: no turn was interrupted, as far as turns are kept (thirty days).",
+        none="No incidents: no turn was interrupted in the last thirty days.",
         wide="agent",
         drop=["row", "given up for", "attempts", "when"],
     )
@@ -232,7 +232,7 @@ def _show_fibers(found: list[FiberView]) -> None:
             ]
             for each in found
         ],
-        none="There are no fibers.",
+        none="No fibers.",
         wide="snapshot",
         drop=["stashes", "tries", "created"],
     )
@@ -266,7 +266,7 @@ def _show_schedules(found: list[ScheduleView]) -> None:
             ]
             for each in found
         ],
-        none="There are no schedules.",
+        none="No schedules.",
         wide="payload",
         drop=["schedule", "running"],
     )
@@ -293,7 +293,7 @@ async def ledger(url: str | None, json: bool, kind: str, name: str | None, limit
             ]
             for each in found
         ],
-        none="There are no tool calls; they are kept for ten minutes after the end of their turn.",
+        none="No tool calls. They are kept for ten minutes after the end of their turn.",
         wide="input",
         drop=["call", "took", "turn"],
     )
@@ -318,7 +318,7 @@ async def messages(url: str | None, json: bool, kind: str, name: str | None, lim
             ]
             for each in found
         ],
-        none="There are no messages.",
+        none="No messages.",
         wide="text",
         drop=["size", "status", "message"],
     )
@@ -360,20 +360,20 @@ async def chunks(url: str | None, json: bool, turn: str) -> None:
 async def explain(url: str | None, json: bool, turn: str) -> None:
     hosted = await is_hosted(url)
     async with reading(url) as reader:
-        found = await _explained(reader, turn, hosted)
+        found = await _read_turn(reader, turn, hosted)
     if json:
         as_json(found)
     else:
         show_turn(found)
 
 
-async def _explained(reader: Reader, turn: str, hosted: bool | None) -> TurnDetails:
+async def _read_turn(reader: Reader, turn: str, hosted: bool | None) -> TurnDetails:
     address, id = await views.find_turn(reader, turn)
     return await views.turn(reader, address, id, is_hosted=hosted)
 
 
 def show_turn(found: TurnDetails) -> None:
-    """A turn as a picture: time, mark, and words."""
+    """Print a turn as a timeline: time, mark, and description."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""What `outlast inspect battery` prints: the views of a battery, of a store with or without a host."""
+"""The output of `outlast inspect battery`: the views of a battery, with or without a host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outlast.host.address import Address
 from outlast.inspect import battery_views as views
 from outlast.inspect.batteries import installed, load_battery
 from outlast.inspect.battery_views import ShownColumn, ShownDetail, ShownTable, View
-from outlast.inspect.reading import reading
+from outlast.inspect.reader import reading
 from outlast.inspect.values import NotFound
 from outlast.inspect.words import short
 from outlast.inspect.words import value as as_text
@@ -56,13 +56,13 @@ async def show(
 
 
 def _battery(given: str) -> Battery:
-    """The battery of this name, or at this place."""
+    """Return the battery with this name or path."""
     if ":" in given:
         sys.path.insert(0, str(Path.cwd()))
         return load_battery(given)
     known = installed()
     if given not in known:
-        raise NotFound(f"no battery called {given!r} is installed{suggestion(given, known)}")
+        raise NotFound(f"no battery named {given!r} is installed{suggestion(given, known)}")
     return known[given].load()
 
 
@@ -72,7 +72,7 @@ async def _check_tables(reader: Reader, battery: Battery) -> None:
 
 
 def _only_view(battery: Battery, title: str | None) -> View:
-    """The view that a row is of: it need not be named if there is one."""
+    """Return the view of a row, whose title may be omitted if there is only one."""
     found = views.views_of(battery)
     if title is None and len(found) == 1:
         return found[0]
@@ -101,7 +101,7 @@ def _show_tables(found: Sequence[ShownTable]) -> None:
 
 
 def _cell(value: Any, column: ShownColumn) -> Any:
-    """A value as it stands in a table."""
+    """Format a value for a table."""
     match column.kind, value:
         case "time", int():
             return ago(value)

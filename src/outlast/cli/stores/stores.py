@@ -1,4 +1,4 @@
-"""`outlast db`: how large a store is, making it smaller, copies of it, and moving it to another engine."""
+"""`outlast db`: the size of a store, vacuuming it, backing it up, and copying it to another engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outlast.cli.output import size as shown_size
 from outlast.core.errors import StoreUnavailable
 from outlast.inspect import views
 from outlast.inspect.hosted import is_hosted
-from outlast.inspect.reading import reading
+from outlast.inspect.reader import reading
 from outlast.store.catalogue import columns_of
 from outlast.store.sqlite.files import create_private, make_folder, sync_folder
 from outlast.store.url import DEFAULT, file_of, without_password
@@ -45,7 +45,7 @@ def _files(path: Path) -> dict[str, int]:
 
 async def vacuum(url: str | None, json: bool) -> None:
     url = url or DEFAULT
-    async with reading(url) as reader:  # it is there
+    async with reading(url) as reader:  # raises unless it exists
         tables = await columns_of(reader)
     path = file_of(url)
     before = 0 if path is None else sum(_files(path).values())
@@ -54,7 +54,7 @@ async def vacuum(url: str | None, json: bool) -> None:
     else:
         from outlast.store.url import open_store
 
-        store = await open_store(url)  # keeps hosts away
+        store = await open_store(url)  # locks out hosts
         try:
             with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as db:
                 db.execute("VACUUM")
@@ -65,7 +65,7 @@ async def vacuum(url: str | None, json: bool) -> None:
     if json:
         as_json({"before": before, "after": after})
     elif path is None:
-        console().print("Every table was vacuumed and analysed.")
+        console().print("Vacuumed and analyzed every table.")
     else:
         console().print(
             f"{path}: {shown_size(before)} before, {shown_size(after)} now", markup=False
@@ -81,7 +81,7 @@ async def _vacuum_postgres(url: str, tables: Iterable[str]) -> None:
 
 
 async def _is_written(url: str) -> bool:
-    """Whether a host has a PostgreSQL schema, be it on another machine."""
+    """Return whether a host has a PostgreSQL schema open, on any machine."""
     if file_of(url) is not None:
         return False
     from outlast.store.copying import connected
@@ -92,14 +92,14 @@ async def _is_written(url: str) -> bool:
 
 
 async def backup(url: str | None, target: str, *, force: bool, json: bool) -> None:
-    """A copy of a SQLite file, beside its host. It is whole, or not there."""
+    """Back up a SQLite file, even while a host is running. The backup is complete, or does not appear."""
     url = url or DEFAULT
     async with reading(url):
         pass
     path = file_of(url)
     if path is None:
         fail(
-            "back PostgreSQL up with pg_dump, or make a SQLite file of it:"
+            "use pg_dump to back up PostgreSQL, or convert it to a SQLite file:"
             f" outlast db copy '{without_password(url)}' 'sqlite:///{target}'"
         )
     count = _back_up(path, target_of(target, path.name), force=force)
@@ -107,11 +107,11 @@ async def backup(url: str | None, target: str, *, force: bool, json: bool) -> No
         as_json(count)
     else:
         made, size_ = count["file"], shown_size(count["bytes"])
-        console().print(f"{made}: {size_}, and it is sound", markup=False)
+        console().print(f"{made}: {size_}, integrity check passed", markup=False)
 
 
 def target_of(given: str, name: str) -> Path:
-    """The file that a target means: in a folder, one called `name`. A trailing slash is a folder."""
+    """Return the target file: in a folder, one named `name`. A trailing slash means a folder."""
     target = Path(given)
     is_folder = given.endswith(("/", os.sep)) or target.is_dir()
     return target / name if is_folder else target
@@ -119,7 +119,7 @@ def target_of(given: str, name: str) -> Path:
 
 def _back_up(path: Path, target: Path, *, force: bool) -> dict[str, Any]:
     if target.exists() and not force:
-        fail(f"{target} is there already; --force replaces it")
+        fail(f"{target} already exists; use --force to replace it")
     if target.exists() and os.path.samefile(target, path):
         fail(f"{target} is the store itself")
     half = target.with_name(f".{target.name}.half")
@@ -134,15 +134,15 @@ def _back_up(path: Path, target: Path, *, force: bool) -> dict[str, Any]:
             closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=30)) as source,
             closing(sqlite3.connect(half)) as made,
         ):
-            source.backup(made)  # in one step: one moment, whatever the host writes meanwhile
-            made.execute("PRAGMA journal_mode = DELETE")  # one file, that can be moved
+            source.backup(made)  # in one step: a snapshot, whatever the host writes meanwhile
+            made.execute("PRAGMA journal_mode = DELETE")  # a single file that can be moved
             (state,) = made.execute("PRAGMA integrity_check").fetchone()
         if state != "ok":
-            fail(f"the copy is not sound ({state}); is {path}?")
+            fail(f"the backup failed its integrity check ({state}); check {path}")
         os.replace(half, target)
-        sync_folder(target.parent)  # or a power cut leaves no copy, or the one before
+        sync_folder(target.parent)  # otherwise a power cut could undo the rename
     except (sqlite3.Error, OSError) as error:
-        raise StoreUnavailable(f"{path} cannot be copied: {error}") from error
+        raise StoreUnavailable(f"cannot copy {path}: {error}") from error
     finally:
         half.unlink(missing_ok=True)
     return {"file": str(target), "bytes": target.stat().st_size}
@@ -152,12 +152,12 @@ async def copy(source: str, target: str, *, live: bool, json: bool) -> None:
     from outlast.store.copying import copy_store, counted
 
     async with reading(source):
-        pass  # it is there
+        pass  # raises unless it exists
     if not live and (await is_hosted(source) or await _is_written(source)):
         fail(
-            "a host has the source open: what it writes from now on would not be in the copy, and"
-            " turns would be answered twice if both go on. Stop it first; --live copies what there"
-            " is now."
+            "a host has the source open: the copy would miss its later writes, and turns would be"
+            " answered twice if both stores are used. Stop the host first, or use --live to copy the"
+            " current contents."
         )
     if file_of(source) is not None and file_of(source) == file_of(target):
         fail("source and target are the same store")
@@ -166,14 +166,14 @@ async def copy(source: str, target: str, *, live: bool, json: bool) -> None:
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, console=console(), disable=json) as progress:
-        task = progress.add_task("copying, then comparing", total=2 * expected)
+        task = progress.add_task("copying and comparing", total=2 * expected)
 
-        def tell(table: str, rows: int) -> None:
+        def advance(table: str, rows: int) -> None:
             progress.update(task, advance=rows)
 
-        done: dict[str, Any] = await copy_store(source, target, tell)
+        done: dict[str, Any] = await copy_store(source, target, advance)
     if json:
         as_json({"tables": done, "rows": sum(done.values()), "verified": True})
     else:
         rows = sum(done.values())
-        console().print(f"{rows:,} rows were copied, and are the same there.")
+        console().print(f"Copied {rows:,} rows and verified them.")

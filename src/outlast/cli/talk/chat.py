@@ -1,4 +1,4 @@
-"""`outlast chat`: a conversation in the terminal, with tools, approvals, and answers that go on."""
+"""`outlast chat`: a conversation in the terminal, with tools, approvals, and answers that resume."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from outlast.cli.output import fail
 from outlast.cli.talk.client import News, Talk
 from outlast.inspect.words import arguments, short, value
 
-SHOWN = 6  # messages of the conversation so far
-LOOK_EVERY = 0.2  # seconds, at the connection, while an answer is waited for
-GO_ON_WITHIN = 30.0  # seconds for the agent to go on after an approval
-HELP = "/clear deletes the conversation, /quit or Ctrl-D leaves; Ctrl-C stops an answer."
-# What a model says goes to a terminal: nothing of it may steer that.
+SHOWN = 6  # messages shown at the start
+LOOK_EVERY = 0.2  # seconds between checks of the connection while waiting for an answer
+CONTINUE_WITHIN = 30.0  # seconds for the agent to continue after an approval
+HELP = "/clear deletes the conversation, /quit or Ctrl-D exits, Ctrl-C stops an answer."
+# The model's output goes to a terminal: it must not contain control characters.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def harmless(text: str) -> str:
-    """A text without the characters that steer terminals.
+    """Return the text without the characters that control terminals.
 
     ```python
     from outlast.cli.talk.chat import harmless
@@ -38,10 +38,10 @@ def harmless(text: str) -> str:
 
 @dataclass(slots=True)
 class Screen:
-    """Writes what is said and done, as it comes."""
+    """Writes the conversation as it arrives."""
 
     is_terminal: bool = field(default_factory=lambda: sys.stdout.isatty())
-    at_start: bool = True  # of a line
+    at_start: bool = True  # the cursor is at the start of a line
 
     def write(self, text: str) -> None:
         text = harmless(text)
@@ -51,7 +51,7 @@ class Screen:
             self.at_start = text.endswith("\n")
 
     def line(self, text: str, **style: Any) -> None:
-        """A line of its own."""
+        """Write a separate line."""
         if not self.at_start:
             sys.stdout.write("\n")
         shown = harmless(text)
@@ -67,11 +67,11 @@ class Screen:
 
 @dataclass(slots=True)
 class Answer:
-    """An answer that comes, chunk by chunk: what of it is to be shown, and what it asks of the user."""
+    """An answer as it arrives: what to show of it, and what it asks the user."""
 
     screen: Screen
-    names: dict[str, tuple[str, Any]] = field(default_factory=dict)  # calls: tool and input
-    asked: list[str] = field(default_factory=list)  # calls that wait for an approval
+    names: dict[str, tuple[str, Any]] = field(default_factory=dict)  # by call: tool and input
+    asked: list[str] = field(default_factory=list)  # calls that need an approval
     is_thinking: bool = False
 
     def take(self, chunk: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ class Answer:
             case "tool-output-error" | "tool-input-error":
                 self.screen.line(f"← {short(str(chunk.get('errorText', '')), 200)}", fg="red")
             case "tool-output-denied":
-                self.screen.line("← it was not allowed", fg="red")
+                self.screen.line("← denied", fg="red")
             case "tool-approval-request":
                 self.asked.append(id)
             case "error":
@@ -118,16 +118,16 @@ class Chat:
         self.failed = False
 
     def show(self) -> None:
-        """The last of what was said so far."""
+        """Show the last messages so far."""
         for message in self._talk.messages[-SHOWN:]:
             self._show(message)
 
     def open(self) -> None:
-        """Go on with what is under way, or waits for the user."""
+        """Resume a running answer, or ask for the approvals that are due."""
         messages = self._talk.messages
         under_way = self._talk.offered(0.3 if messages else 0)
         if under_way is not None:
-            self._screen.line("(an answer is under way)", dim=True)
+            self._screen.line("(an answer is streaming)", dim=True)
             self._follow(under_way, self._talk.resume(under_way))
         elif messages and messages[-1].get("role") == "assistant":
             answer = Answer(self._screen)
@@ -137,10 +137,10 @@ class Chat:
                     name = part.get("toolName") or str(part.get("type", "")).removeprefix("tool-")
                     answer.names[id] = str(name), part.get("input")
                     answer.asked.append(id)
-            self._go_on(answer)
+            self._continue(answer)
 
     def say(self, text: str) -> None:
-        """Say something, and show the answer with all that comes of it."""
+        """Send a message, and show the answer and its continuations."""
         id, news = self._talk.say(text)
         self._follow(id, news)
 
@@ -156,19 +156,19 @@ class Chat:
     def _follow(self, id: str, news: queue.Queue[News]) -> None:
         answer = Answer(self._screen)
         self._watch(id, news, answer)
-        self._go_on(answer)
+        self._continue(answer)
 
-    def _go_on(self, answer: Answer) -> None:
-        """With what comes once the user has answered all that was asked of them."""
+    def _continue(self, answer: Answer) -> None:
+        """Follow the continuation once the user answered every approval."""
         while self._ask(answer):
-            id = self._talk.offered(GO_ON_WITHIN)
+            id = self._talk.offered(CONTINUE_WITHIN)
             if id is None:
                 return
             answer = Answer(self._screen)
             self._watch(id, self._talk.resume(id), answer)
 
     def _watch(self, id: str, news: queue.Queue[News], answer: Answer) -> None:
-        """Show an answer to its end. Ctrl-C stops it; a second one leaves."""
+        """Show an answer to its end. Ctrl-C stops it; a second Ctrl-C exits."""
         stopping = was_away = was_recovering = False
         while True:
             try:
@@ -176,10 +176,10 @@ class Chat:
             except queue.Empty:
                 if not self._talk.is_connected and not was_away:
                     was_away = True
-                    self._screen.line("(the connection is lost; waiting for the server)", dim=True)
+                    self._screen.line("(connection lost, waiting for the server)", dim=True)
                 if self._talk.is_recovering and not was_recovering:
                     was_recovering = True
-                    self._screen.line("(interrupted; it goes on)", dim=True)
+                    self._screen.line("(interrupted, resuming)", dim=True)
                 continue
             except KeyboardInterrupt:
                 if stopping:
@@ -198,7 +198,7 @@ class Chat:
                 return
 
     def _ask(self, answer: Answer) -> bool:
-        """Ask the user about calls that wait for it. Whether the agent goes on."""
+        """Ask the user about calls that need an approval. Returns whether the agent continues."""
         for id in answer.asked:
             yes = _yes(f"Allow {harmless(answer.call(id))}?")
             self._talk.approve(id, yes)
@@ -206,7 +206,7 @@ class Chat:
 
 
 def _yes(question: str) -> bool:
-    """Only a clear yes is one; so is the end of what is piped in no yes."""
+    """Ask a yes-no question. Only a clear yes counts; the end of the input does not."""
     with contextlib.suppress(EOFError):
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     sys.stdout.write("\n")
@@ -216,7 +216,7 @@ def _yes(question: str) -> bool:
 def chat(
     url: str, agent: str, name: str, message: str | None, headers: Mapping[str, str] | None = None
 ) -> int:
-    """Talk until the user leaves. The exit status."""
+    """Chat until the user exits. Returns the exit status."""
     from outlast.client import Refused
 
     headers = headers or {}
@@ -253,9 +253,9 @@ def chat(
         screen.line("")
         return 130
     except Refused:
-        fail(f"the server at {url} has no agent {kind!r}, or does not let you in")
+        fail(f"the server at {url} has no agent {kind!r}, or denies access")
     except TimeoutError:
-        fail(f"the server at {url} does not answer")
+        fail(f"the server at {url} does not respond")
 
 
 def _use_readline() -> None:
@@ -264,27 +264,27 @@ def _use_readline() -> None:
 
 
 def _checked(url: str, agent: str, headers: Mapping[str, str]) -> str:
-    """The agent's class as it stands in URLs; says so if no server is there, or no such agent."""
+    """Return the agent's class in the spelling of URLs; fails if there is no server or no such agent."""
     import httpx2 as httpx
 
     from outlast.cli.suggest import match, suggestion
     from outlast.server.routing import kebab
 
     if urlsplit(url).scheme not in ("http", "https"):
-        fail(f"{url!r} is no URL of a server; those look like http://127.0.0.1:8000")
+        fail(f"the URL must look like http://127.0.0.1:8000, got {url!r}")
     try:
         answer = httpx.get(f"{url.rstrip('/')}/_outlast/page", headers=dict(headers), timeout=10)
         if answer.status_code == 403:
-            fail(f"the server at {url} does not let you in: {answer.json()['error']}")
+            fail(f"the server at {url} denies access: {answer.json()['error']}")
         agents = answer.json()["agents"] if answer.status_code == 200 else None
         classes = None if agents is None else [each["kind"] for each in agents]
     except httpx.TransportError:
-        fail(f"nothing serves at {url}. Start it with `outlast dev`, or say where: --url")
+        fail(f"no server at {url}. Start one with `outlast dev`, or give its URL with --url")
     except (ValueError, KeyError, TypeError):
         classes = None
-    if classes is None:  # it has no page: whoever connects is told
+    if classes is None:  # the server has no page; connecting reports a wrong name
         return kebab(agent) if agent != agent.lower() else agent
     found = match(agent, classes)
     if found is None:
-        fail(f"there is no agent {agent!r} at {url}{suggestion(agent, classes)}")
+        fail(f"no agent {agent!r} at {url}{suggestion(agent, classes)}")
     return kebab(found)

@@ -1,6 +1,6 @@
-"""A client of one agent for a terminal: the connection on a thread of its own, the user on the main one.
+"""A client of one agent for a terminal: the connection on its own thread, the user on the main one.
 
-So a user can type in peace while the connection is kept, and Ctrl-C means the answer or the prompt, never the
+So the user can type while the connection stays alive, and Ctrl-C stops the answer or the prompt, never the
 event loop.
 """
 
@@ -24,7 +24,7 @@ CONNECT_WITHIN = 10.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Something of an answer: a chunk, its end, or why it failed."""
+    """News of an answer: a chunk, its end, or its failure."""
 
     kind: Literal["chunk", "end", "failed"]
     chunk: dict[str, Any] | None = None
@@ -32,7 +32,7 @@ class News:
 
 
 class Talk:
-    """A conversation with one agent."""
+    """The connection to one agent."""
 
     def __init__(self, url: str, agent: str, name: str, headers: Mapping[str, str]) -> None:
         self._client = Client(url, agent, name, headers=headers)
@@ -60,7 +60,7 @@ class Talk:
         self._stop()
 
     def _run(self) -> None:
-        """On the thread: until it is stopped, and then nothing is left."""
+        """Run the event loop on the thread until it is stopped, leaving no tasks behind."""
         try:
             self._loop.run_forever()
             for task in (left := asyncio.all_tasks(self._loop)):
@@ -92,7 +92,7 @@ class Talk:
         if self._listening is not None:
             self._listening.cancel()
 
-    # --- what the main thread does ---------------------------------------------------------------
+    # --- called on the main thread ---------------------------------------------------------------
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -107,16 +107,16 @@ class Talk:
         return self._client.is_recovering
 
     def say(self, text: str) -> tuple[str, queue.Queue[News]]:
-        """Say something: the id of the turn, and the news of its answer."""
+        """Send a message. Returns the id of the turn, and the queue of news about its answer."""
         id = secrets.token_hex(8)
         return id, self._follow(self._client.send(text, request_id=id))
 
     def resume(self, id: str) -> queue.Queue[News]:
-        """The answer of a turn that is under way, from its beginning."""
+        """Return the news of a running turn, from its beginning."""
         return self._follow(self._client.resume(id))
 
     def offered(self, timeout: float | None = 0) -> str | None:
-        """The id of a turn that began without this client, if one does within so many seconds."""
+        """Return the id of a turn that began without this client, if one does within the timeout."""
         try:
             if timeout == 0:
                 return self._offers.get_nowait()

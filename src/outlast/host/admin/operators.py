@@ -1,4 +1,4 @@
-"""What operators may ask of a running host, through its admin socket."""
+"""The calls that operators can make to a running host through its admin socket."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("outlast.host")
 
 
-async def operators(host: Host) -> Operators | None:
-    """Open the socket. A host without one works all the same."""
-    made = Operators(host)
+async def open_admin(host: Host) -> AdminService | None:
+    """Open the admin socket, or log why not: a host works without one."""
+    service = AdminService(host)
     try:
-        await made.socket.open()
+        await service.socket.open()
     except OSError as error:
-        logger.warning("commands cannot reach this host: no admin socket (%s)", error)
+        logger.warning(
+            "cannot open the admin socket, so commands cannot reach this host: %s", error
+        )
         return None
-    return made
+    return service
 
 
-class Operators:
-    """Those of one host."""
+class AdminService:
+    """Handles the requests that arrive on the admin socket of one host."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -38,19 +40,19 @@ class Operators:
         await self.socket.close()
 
     async def handle(self, request: dict[str, Any]) -> Any:
-        """Do what one line asks for."""
+        """Handle one request and return its result."""
         call, arguments = str(request.get("call")), request.get("arguments", {})
         if call == "hello":
             return self._hello()
         if not isinstance(arguments, dict):
-            raise RpcRefused("arguments is an object, by their names")
+            raise RpcRefused(f"arguments must be an object (name: value), got {arguments!r}")
         address = Address.parse(str(request.get("agent", "")))
         if address.root.kind not in self._host.classes:
             known = ", ".join(self._host.classes)
-            raise UnknownAgent(f"this host runs no {address.root.kind}; it runs: {known}")
+            raise UnknownAgent(f"this host does not run {address.root.kind}; it runs {known}")
         async with self._host.using(address) as agent:
             if call not in getattr(type(agent), "_for_operators", ()):
-                raise RpcRefused(f"{address.kind} has no {call!r} for operators")
+                raise RpcRefused(f"operators cannot call {call!r} of {address.kind}")
             return await getattr(agent, call)(**arguments)
 
     def _hello(self) -> dict[str, Any]:

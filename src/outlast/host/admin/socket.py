@@ -1,12 +1,12 @@
-"""The admin socket of a host: how a command on the same machine reaches the agents that it runs.
+"""The admin socket of a host: commands on the same machine use it to reach running agents.
 
-A Unix socket that only its user can open. Requests and answers are JSON, one a line:
+It is a Unix socket that only its owner can open. Requests and responses are JSON, one per line:
 
     {"call": "seal_incident", "agent": "Assistant/alice", "arguments": {"request_id": "…"}}
     {"ok": true, "value": true}
 
-A class says in `_for_operators` which of its methods may be called so. Beside a SQLite file the socket is
-`<file>.sock`; a host on PostgreSQL has one of its own in the folder of this user (`folder`).
+An agent class lists the methods that operators may call in `_for_operators`. For a SQLite store the socket is
+`<file>.sock`, next to the database; each host on PostgreSQL has its own in the user's folder (`folder`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from outlast.core.errors import OutlastError
 
 logger = logging.getLogger("outlast.host")
 
-LONGEST = 100  # bytes of a socket's path; Linux takes 107, macOS 103
-LINE = 16 * 1024 * 1024  # bytes of a request or an answer
+LONGEST = 100  # bytes of a socket's path; Linux allows 107, macOS 103
+LINE = 16 * 1024 * 1024  # bytes of a request or a response
 CONNECT_WITHIN = 5.0  # seconds
 
 Handler = Callable[[dict[str, Any]], Awaitable[Any]]
@@ -42,14 +42,14 @@ class NoHost(OutlastError):
 
 
 class AdminRefused(OutlastError):
-    """The host was reached, and says no; the text is its own."""
+    """The host rejected the request; the message is the host's."""
 
 
-# --- where it is ---------------------------------------------------------------------------------
+# --- paths ---------------------------------------------------------------------------------------
 
 
 def folder() -> Path:
-    """The folder for sockets that have no place of their own: this user's alone."""
+    """The folder for sockets that do not stand next to a database; only this user can open it."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base and os.path.isdir(base):
         return Path(base) / "outlast"
@@ -57,17 +57,17 @@ def folder() -> Path:
 
 
 def socket_of(identity: str) -> Path:
-    """Where the host that has this store open listens; on PostgreSQL, this process's own."""
+    """Return the path of the socket of a host on this store; on PostgreSQL, of this process."""
     if identity.startswith("/"):
-        beside = Path(f"{identity}.sock")
-        return beside if len(os.fsencode(beside)) <= LONGEST else folder() / f"{_digest(identity)}"
+        path = Path(f"{identity}.sock")
+        return path if len(os.fsencode(path)) <= LONGEST else folder() / f"{_digest(identity)}"
     return folder() / f"{_digest(identity)}-{os.getpid()}"
 
 
 def sockets_of(identity: str) -> list[Path]:
-    """Where hosts on this machine that have this store open may listen.
+    """Return the paths where hosts of this store may listen on this machine.
 
-    What stands in a folder that others can write may be anybody's, and is not asked.
+    Sockets in a folder that other users can write to are left out: another user may have made them.
     """
     if not identity.startswith("/"):
         found = sorted(folder().glob(f"{_digest(identity)}-*"))
@@ -83,7 +83,7 @@ def _digest(identity: str) -> str:
 def _make_folder(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _is_ours(path):
-        raise PermissionError(f"{path} is not a folder of this user alone")
+        raise PermissionError(f"{path} must be a folder that only this user can open")
 
 
 def _is_ours(path: Path) -> bool:
@@ -98,7 +98,7 @@ def _is_ours(path: Path) -> bool:
 
 
 class AdminSocket:
-    """Listens, until it is closed."""
+    """Accepts connections until it is closed."""
 
     def __init__(self, path: Path, handle: Handler) -> None:
         self.path = path
@@ -107,10 +107,10 @@ class AdminSocket:
         self._inode: int | None = None
 
     async def open(self) -> None:
-        """Whatever an earlier host has left there is replaced: this one has the store."""
+        """Listen, replacing the socket of an earlier host: this one holds the store's lock."""
         if self.path.parent == folder():
             _make_folder(self.path.parent)
-        # Made under another name: nobody else can open it before it is this user's alone.
+        # Created under another name, so that nobody else can open it before its mode is set.
         made = self.path.with_name(f".{self.path.name[-40:]}.{os.getpid()}")
         with contextlib.suppress(FileNotFoundError):
             made.unlink()
@@ -125,12 +125,12 @@ class AdminSocket:
         self._inode = self.path.lstat().st_ino
 
     async def close(self) -> None:
-        """Nobody is answered any more."""
+        """Stop listening and remove the socket."""
         if self._server is None:
             return
         self._server.close()
         with contextlib.suppress(OSError):
-            if self.path.lstat().st_ino == self._inode:  # not that of the next host
+            if self.path.lstat().st_ino == self._inode:  # not the next host's
                 self.path.unlink()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,7 +140,7 @@ class AdminSocket:
                 writer.write(json.encode(answer).encode() + b"\n")
                 await writer.drain()
         except (OSError, ValueError, asyncio.CancelledError):
-            pass  # whoever asked is gone, or asks for too much at a time
+            pass  # the client is gone, or its request is too long
         finally:
             writer.close()
 
@@ -148,18 +148,18 @@ class AdminSocket:
         try:
             request = json.decode(line.decode())
             if not isinstance(request, dict):
-                raise ValueError("a request is an object")
+                raise ValueError("a request must be a JSON object")
             return {"ok": True, "value": plain(await self._handle(request))}
         except (OutlastError, LookupError, TypeError, ValueError) as error:
             text = str(error.args[0]) if error.args else type(error).__name__
             return {"ok": False, "kind": type(error).__name__, "error": text}
         except Exception as error:
-            logger.exception("what the admin socket was asked for failed")
+            logger.exception("a request on the admin socket failed")
             return {"ok": False, "kind": type(error).__name__, "error": str(error)}
 
 
 def plain(value: Any) -> Any:
-    """A result as JSON: dataclasses as objects, times in milliseconds."""
+    """Convert a result to JSON values: dataclasses to objects, times to milliseconds."""
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, list | tuple):
@@ -170,14 +170,14 @@ def plain(value: Any) -> Any:
         return to_milliseconds(value, "time")
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    return plain(getattr(value, "raw", repr(value)))  # a message is what is stored of it
+    return plain(getattr(value, "raw", repr(value)))  # a message has its stored form there
 
 
-# --- the other side ------------------------------------------------------------------------------
+# --- the client's side ---------------------------------------------------------------------------
 
 
 async def ask(paths: Sequence[Path], request: dict[str, Any]) -> Any:
-    """Ask a host that listens at one of these; `NoHost` if none does."""
+    """Send a request to the first host that listens at one of `paths`; `NoHost` if none does."""
     for path in paths:
         try:
             connecting = asyncio.open_unix_connection(path, limit=LINE)
@@ -196,7 +196,7 @@ async def ask(paths: Sequence[Path], request: dict[str, Any]) -> Any:
             writer.close()
         if not line:
             raise AdminRefused(
-                "the host ended before it answered; what was asked may have been done"
+                "the host ended before it responded; the request may have been carried out"
             )
         answer = json.decode(line.decode())
         if answer.get("ok"):

@@ -1,4 +1,4 @@
-"""The agents of one host that are in memory: how they come, and how they go."""
+"""The agents of one host that are in memory: activation, eviction, discarding."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ UNWIND_FOR = 5.0  # seconds that a new activation waits for the work of a discar
 
 
 class Activations:
-    """At most one live object per address. What a user of an agent needs is `using`."""
+    """Keeps at most one live object per address. Callers use `using`."""
 
     def __init__(
         self,
@@ -75,25 +75,25 @@ class Activations:
         self._idle_timeout = idle_timeout
         self._on_alarm_set = on_alarm_set
         self._on_quiet = on_quiet
-        self._on_discarded = on_discarded  # with unfinished work: somebody has to take that up
+        self._on_discarded = on_discarded  # it has unfinished work, to be resumed
         self._rests_until = rests_until
-        self._unstorable: dict[Address, CommitFailed] = {}  # commits that ended their agents
+        self._unstorable: dict[Address, CommitFailed] = {}  # the commits that ended their agents
         self._new_context = new_context
         self._make_stub = make_stub
-        self.audience: Audience | None = None  # who serves connections
+        self.audience: Audience | None = None  # serves connections
         self._loop = asyncio.get_running_loop()
         self._live: dict[Address, Activation] = {}
-        self.cause: str | None = None  # why the process before this one ended
+        self.cause: str | None = None  # why the previous process ended
         self.died_at: int | None = None  # when
-        self.on_upgrade: Callable[[], None] | None = None  # who can replace this process
+        self.on_upgrade: Callable[[], None] | None = None  # replaces this process
         self.flush = 0.0  # seconds between two commits of one stream
         self._boot_order = BootOrder()
         self._families: dict[Address, Family] = {}  # by root
         self._starting: dict[asyncio.Task[Any], Activation] = {}  # whose on_start the task runs
-        self._barred: dict[Address, asyncio.Future[None]] = {}  # what is being removed
+        self._barred: dict[Address, asyncio.Future[None]] = {}  # agents that are being removed
         self._idle: OrderedDict[Activation, float] = OrderedDict()  # since when, oldest first
         self._leaving: dict[Address, set[asyncio.Task[Any]]] = {}
-        self._outliving: set[asyncio.Task[Any]] = set()  # work that has ended its own agent
+        self._outliving: set[asyncio.Task[Any]] = set()  # work that ended its own agent
         self._sweep: asyncio.TimerHandle | None = None
         self._stopped = False
 
@@ -102,25 +102,25 @@ class Activations:
 
     @property
     def held(self) -> int:
-        """How many of them are at work."""
+        """How many agents are working."""
         return sum(activation.held for activation in self._live.values())
 
     @property
     def is_quiet(self) -> bool:
-        """True when no work runs, neither of an agent nor of one that it has ended itself."""
+        """True when no work runs, neither for an agent nor left over from one that ended itself."""
         return not (self.held or self._outliving)
 
-    # --- coming ----------------------------------------------------------------------------------
+    # --- activation ------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def using(
         self, address: Address, *, is_wake: bool = False, may_make: bool = False
     ) -> AsyncIterator[Hosted]:
-        """The agent at `address`, activated, and kept in memory inside the block.
+        """Activate the agent at `address` and keep it in memory inside the block.
 
-        If the agent is ended meanwhile, the block is interrupted, and raises what ended it. A wake is
-        for the sake of what is stored: if that has gone since, so that there is no agent, none is made.
-        `may_make`: a sub-agent that its parent has not made is there, too, and made by its first commit.
+        If the agent ends meanwhile, the block is interrupted and raises the reason. A wake (`is_wake`) is for
+        stored rows: if they are gone, no agent is created. With `may_make`, a sub-agent that its parent did
+        not make is available, too; its first commit creates it.
         """
         if self._barred:
             await self.until_removed(address)
@@ -145,7 +145,7 @@ class Activations:
             if leash.expired() and activation.ended is not None:
                 raise again(activation.ended) from None
             raise
-        except FiberInterrupted:  # it waited for a fiber, and heard of that first
+        except FiberInterrupted:  # the call awaited a fiber, which was interrupted first
             if isinstance(activation.ended, AgentAborted | AgentDestroyed):
                 raise again(activation.ended) from None
             raise
@@ -196,11 +196,11 @@ class Activations:
         activation.rests_until = self._rests_until(address)
         self._live[address] = activation
         activation.ready = activation.spawn(self._prepare(activation), f"activate {address}")
-        activation.ready.add_done_callback(_retrieved)
+        activation.ready.add_done_callback(_mark_retrieved)
         return activation
 
     async def _prepare(self, activation: Activation) -> None:
-        """Everything between the wish to reach an agent and its being there."""
+        """Read the fence and the first rows, create the object, and run its `on_start`."""
         address = activation.address
         doing = "__init__"
         this = asyncio.current_task()
@@ -245,7 +245,7 @@ class Activations:
         return family
 
     async def _read_ahead(self, activation: Activation) -> Fence:
-        """The fence, and what the agent wants to know when it starts, in one round trip."""
+        """Read the fence and the rows that the agent needs to start, in one round trip."""
         family, address = activation.family, activation.address
         reads = self._classes[address.kind]._first_reads(address.text)
         if family.fence is not None:
@@ -256,10 +256,10 @@ class Activations:
         return self._fence_of(family, await activation.fetch(owner[0], *owner[1]))
 
     def _fence_of(self, family: Family, rows: list[Row]) -> Fence:
-        if family.fence is None:  # nobody else was faster
+        if family.fence is None:  # no concurrent activation set it first
             known = rows[0] if rows else None
             if known is not None and not all(isinstance(known[n], int) for n in (0, 2)):
-                raise StoreCorrupt(f"who owns {family.root} cannot be read: {known!r}")
+                raise StoreCorrupt(f"the ownership row of {family.root} is damaged: {known!r}")
             fence = Fence.after(family.root.text, self._owner, cast(Any, known))
             fence.on_closed = lambda reason: self._fence_closed(family, reason)
             family.fence = fence
@@ -267,7 +267,7 @@ class Activations:
         return family.fence
 
     async def _check_stored(self, activation: Activation) -> None:
-        """Raise when nothing is stored of this agent, not even that it was there."""
+        """Raise `AgentDestroyed` if the store has no rows of this agent, not even its ownership row."""
         fence, address = activation.fence, activation.address
         if fence is None or fence.held or fence.known is not None:
             return
@@ -278,10 +278,10 @@ class Activations:
         raise AgentDestroyed(f"{address} was destroyed")
 
     def _fence_closed(self, family: Family, reason: Exception) -> None:
-        """Their writes are refused from now on: discard the objects.
+        """The store refuses their writes from now on: discard the objects.
 
-        Whoever waits for something that this host has accepted would do so for ever: clients are told to
-        come back."""
+        Clients would wait forever for answers that this host accepted, so they are told to reconnect.
+        """
         if isinstance(reason, OwnershipLost):
             logger.warning("%s", reason)
             self._events.emit(FenceLost, family.root.text, reason=str(reason))
@@ -294,21 +294,21 @@ class Activations:
             self._discard(activation, reason)
 
     def _dissolve(self, family: Family, reason: Exception) -> None:
-        """Nobody writes under its fence any more; whoever comes next gets a new one."""
+        """Close the fence of a family; the next activation gets a new one."""
         if self._families.get(family.root) is family:
             del self._families[family.root]
         if family.fence is not None:
             family.fence.on_closed = None
             family.fence.close(reason)
 
-    # --- what agents do to one another -----------------------------------------------------------
+    # --- between agents --------------------------------------------------------------------------
 
     def stub(self, agent_class: type[A], address: Address) -> A:
         check_known(agent_class, self._classes)
         return cast(A, self._make_stub(agent_class, address))
 
     def abort(self, address: Address, reason: Exception) -> bool:
-        """End an agent and all below it; their rows stay. False when none of them is in memory."""
+        """End an agent and all below it, keeping their rows. Returns whether any of them was in memory."""
         family = self._families.get(address.root)
         ending = family.below(address) if family is not None else []
         for activation in ending:
@@ -319,10 +319,10 @@ class Activations:
     async def removing(
         self, address: Address, reason: Exception, *, by: Activation
     ) -> AsyncIterator[FamilyRemoval]:
-        """End an agent and all below it, and keep them away inside the block.
+        """End an agent and all below it, and block new activations inside the block.
 
-        If nothing is removed in the end, their unfinished work is taken up again. Whoever has ended
-        (`by`) removes nothing: there may be a new one in its place.
+        If nothing is removed in the end, their unfinished work is resumed. Raises if `by` has itself ended:
+        a new activation may have taken its place.
         """
         while (gate := self._gate_around(address)) is not None:
             await asyncio.wait({gate})
@@ -360,16 +360,16 @@ class Activations:
             await asyncio.wait({gate})
 
     def _gate_before(self, address: Address) -> asyncio.Future[None] | None:
-        """What to wait for before the agent at `address` may come."""
+        """Return what to wait for before the agent at `address` may be activated."""
         return next((gate for at, gate in self._barred.items() if at.covers(address)), None)
 
     def _gate_around(self, address: Address) -> asyncio.Future[None] | None:
-        """What to wait for before the agent at `address` may be removed."""
+        """Return what to wait for before the agent at `address` may be removed."""
         return self._gate_before(address) or next(
             (gate for at, gate in self._barred.items() if address.covers(at)), None
         )
 
-    # --- going -----------------------------------------------------------------------------------
+    # --- eviction and discarding -----------------------------------------------------------------
 
     def _became_idle(self, activation: Activation) -> None:
         if activation.ended is None:
@@ -385,46 +385,46 @@ class Activations:
         self._sweep = self._loop.call_later(delay, self._evict, context=Context())
 
     def _evict(self) -> None:
-        """Let go of what has been idle for long enough, and come back for the next."""
+        """Evict agents that were idle for long enough, and schedule the next round."""
         self._sweep = None
         now = self._loop.time()
         while self._idle:
             activation, since = next(iter(self._idle.items()))
             if activation.held or activation.ended is not None:
                 del self._idle[activation]
-            elif activation.is_writing:  # a commit that nobody waits for
+            elif activation.is_writing:  # a commit that nothing awaits
                 self._idle[activation] = now
                 self._idle.move_to_end(activation)
             elif since + self._idle_timeout <= now:
-                self._let_go(activation)
+                self._evict_one(activation)
             else:
                 self._sweep_in(since + self._idle_timeout - now)
                 return
 
-    def _let_go(self, activation: Activation) -> None:
+    def _evict_one(self, activation: Activation) -> None:
         del self._idle[activation]
         del self._live[activation.address]
-        self._part(
+        self._detach(
             activation,
             CommitFailed(
-                f"{activation.address} was evicted because nothing held it; work of its own"
-                f" belongs in a fiber, or under keep_alive()"
+                f"{activation.address} was evicted because nothing held it; background work"
+                " must run in a fiber or under keep_alive()"
             ),
         )
         self._events.emit(AgentEvicted, activation.address.text)
 
     def _retire(self, activation: Activation) -> None:
-        """Let go of one that has asked for it, unless somebody has come meanwhile."""
+        """Evict an agent that asked to leave, unless it was called meanwhile."""
         if activation.ended is not None or activation.held or self._stopped:
             return
-        if activation.is_writing:  # a commit that nobody waits for
+        if activation.is_writing:  # a commit that nothing awaits
             assert activation.last_write is not None
             activation.last_write.add_done_callback(lambda _: self._retire(activation))
             return
-        self._let_go(activation)
+        self._evict_one(activation)
 
     def _discard(self, activation: Activation, reason: Exception) -> None:
-        """End it, and see that work which it leaves unfinished is taken up again."""
+        """End an activation, and have its unfinished work resumed."""
         unfinished = any(task is not activation.ready for task in activation.tasks)
         was_live = activation.ended is None
         self._end(activation, reason)
@@ -434,25 +434,25 @@ class Activations:
             self._on_discarded(activation.address, reason, activation.fence)
 
     def _end(self, activation: Activation, reason: Exception) -> None:
-        """This activation is over. Its work stops; its rows stay for the next one."""
+        """End an activation: its work stops, its rows stay for the next one."""
         if activation.ended is not None:
             return
-        self._part(activation, reason)
+        self._detach(activation, reason)
         address = activation.address
         if self._live.get(address) is activation:
             del self._live[address]
         self._idle.pop(activation, None)
-        if not isinstance(reason, HostStopped):  # then whoever calls had time to finish
+        if not isinstance(reason, HostStopped):  # then calls had time to finish
             activation.stop_calls()
         this = asyncio.current_task()
         if activation.agent is not None:
             try:
                 activation.agent._leave(reason)
-            except Exception:  # the others must be let go, and its work taken up, all the same
-                logger.exception("%s could not be stopped", address)
+            except Exception:  # the others must still end, and its work be resumed
+                logger.exception("cannot stop %s", address)
         elif activation.ready is not None and activation.ready is not this:
             activation.ready.cancel()
-        if this is not None and this in activation.tasks:  # it ends itself, and goes on
+        if this is not None and this in activation.tasks:  # it ended itself, and continues
             self._outliving.add(this)
             this.add_done_callback(self._outliving.discard)
         unwinding = {task for task in activation.tasks if task is not this}
@@ -461,8 +461,8 @@ class Activations:
             for task in unwinding:
                 task.add_done_callback(lambda task: self._unwound(address, task))
 
-    def _part(self, activation: Activation, reason: Exception) -> None:
-        """It writes nothing more. The last of a family takes the fence along."""
+    def _detach(self, activation: Activation, reason: Exception) -> None:
+        """End its right to write. The last member of a family closes the fence."""
         activation.ended = reason
         family = activation.family
         family.members.discard(activation)
@@ -482,14 +482,14 @@ class Activations:
             self._sweep.cancel()
 
     async def mark(self, cause: str) -> None:
-        """Let all agents note why what they do may not come to its end."""
+        """Have all working agents record why their work may be interrupted."""
         agents = [activation.agent for activation in self._live.values() if activation.held]
         for agent in agents:
             if agent is not None:
                 await agent._interrupting(cause)
 
     def end_all(self, reason: Exception) -> set[asyncio.Task[Any]]:
-        """All of them are over. Returns the tasks that are still unwinding."""
+        """End all activations. Returns the tasks that are still unwinding."""
         for activation in list(self._live.values()):
             self._end(activation, reason)
         outliving = self._outliving - {asyncio.current_task()}
@@ -499,25 +499,24 @@ class Activations:
 
 
 def check_known(agent_class: type[Any], classes: Mapping[str, type[Hosted]]) -> None:
-    """Raise unless this very class is one that the host runs."""
+    """Raise unless this host runs exactly this class."""
     if not inspect.isclass(agent_class):
-        raise TypeError(f"an agent class and a name are needed, not {agent_class!r}")
+        raise TypeError(f"agent_class must be a class, got {agent_class!r}")
     known = classes.get(agent_class.__name__)
     if known is None:
         raise unknown(agent_class.__name__, classes)
     if known is not agent_class:
         raise UnknownAgent(
-            f"this host runs another class called {known.__name__!r}: {known!r}, not"
-            f" {agent_class!r}"
+            f"this host runs another class named {known.__name__!r}: {known!r}, not {agent_class!r}"
         )
 
 
 def unknown(kind: str, classes: Iterable[str]) -> UnknownAgent:
-    """The error for a class that the host does not run."""
+    """Return the error for a class that the host does not run."""
     known = ", ".join(sorted(classes)) or "none"
     return UnknownAgent(
-        f"this host runs no agent class {kind!r} (it runs: {known})."
-        f" Add it to Host(agents=[...]), or to `sub_agents` of the class that uses it."
+        f"this host does not run the agent class {kind!r} (it runs {known})."
+        " Add it to Host(agents=[...]), or to `sub_agents` of the class that uses it."
     )
 
 
@@ -526,18 +525,18 @@ def _has_work(activation: Activation) -> bool:
 
 
 def _check_circle(starting: Activation | None, wanted: Activation) -> None:
-    """An `on_start` that waits for one that waits for it would wait for ever."""
+    """Raise if an `on_start` waits, directly or not, for itself."""
     at: Activation | None = wanted
     while starting is not None and at is not None:
         if at is starting:
             raise RuntimeError(
-                f"{starting.address}: on_start calls {wanted.address} through a stub, which would"
-                f" wait for this same on_start to end; call the method on self, or later"
+                f"{starting.address}: on_start calls {wanted.address} through a stub, which waits for"
+                " this on_start to end; call the method on self, or after on_start"
             )
         at = at.waits_for
 
 
-def _retrieved(task: asyncio.Task[None]) -> None:
-    """Whoever called is told; if nobody waits any more, that is no news."""
+def _mark_retrieved(task: asyncio.Task[None]) -> None:
+    """Retrieve the exception, so that asyncio does not log it: callers that wait receive it."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""The agents under one root that are in memory: they write under one fence."""
+"""The agents in memory under one root: they write under one fence."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Family:
 
     def __init__(self, root: Address) -> None:
         self.root = root
-        self.fence: Fence | None = None  # once the root's row was read
-        self.is_continued = False  # an earlier family in this same host wrote the row last
+        self.fence: Fence | None = None  # set once the root's row was read
+        self.is_continued = False  # the last writer was an earlier family in this host
         self.members: set[Activation] = set()
-        self.left: set[Address] = set()  # who was a member, and may come again
-        self.removals = 0  # how many removals still write under the fence
+        self.left: set[Address] = set()  # former members, which may return
+        self.removals = 0  # removals that still write under the fence
 
     @property
     def is_over(self) -> bool:
         return not (self.members or self.removals)
 
     def below(self, address: Address) -> list[Activation]:
-        """The agent at `address` and all below it."""
+        """Return the activations of the agent at `address` and of all below it."""
         return [member for member in self.members if address.covers(member.address)]
 
 
 class FamilyRemoval:
-    """Writes in the place of members that were ended, after everything that they still wrote."""
+    """Writes on behalf of members that were ended, after their own last writes."""
 
     def __init__(self, store: Store, family: Family, last_writes: list[Outcome]) -> None:
         self._store = store
@@ -48,19 +48,19 @@ class FamilyRemoval:
         if with_root:
             for outcome in self._last_writes:
                 if not outcome.done():
-                    await _known(outcome)
+                    await _wait_for(outcome)
             if fence.known is None and not fence.held:
                 return ()  # nothing was ever written
-            fence.leaves = True  # a row that is gone shows from now on that this was committed
+            fence.leaves = True  # from now on, a missing row proves that this was committed
             operations = [*operations, (fencing.FORGET, (fence.root,))]
         outcome = self._store.submit(fence, operations)
-        outcome.add_done_callback(self._concluded)
+        outcome.add_done_callback(self._record)
         return await outcome
 
-    def _concluded(self, outcome: Outcome) -> None:
+    def _record(self, outcome: Outcome) -> None:
         self.is_durable = outcome.exception() is None
 
 
-async def _known(outcome: Outcome) -> None:
-    with contextlib.suppress(Exception):  # how it ended is for whoever wrote it
+async def _wait_for(outcome: Outcome) -> None:
+    with contextlib.suppress(Exception):  # the writer handles its failure
         await outcome

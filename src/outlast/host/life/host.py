@@ -1,4 +1,4 @@
-"""The host: its life from start to stop, and what wakes agents by itself."""
+"""The host: starting, stopping, and waking agents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from outlast.host.life.stub import Stub
 from outlast.host.notices import Audience
 from outlast.host.wakeups.alarms import Alarms
 from outlast.host.wakeups.boot import unfinished
-from outlast.host.wakeups.sleepers import ClockWatch, Sleepers
+from outlast.host.wakeups.clock_changes import AlarmCorrection, ClockWatch
 from outlast.store import fencing
 from outlast.store.base import Store, StoreOptions
 from outlast.store.operations import Fence
@@ -40,7 +40,7 @@ from outlast.store.schema import Schema
 from outlast.store.url import open_store
 
 if TYPE_CHECKING:
-    from outlast.host.admin.operators import Operators
+    from outlast.host.admin.operators import AdminService
 
 logger = logging.getLogger("outlast.host")
 
@@ -48,20 +48,20 @@ A = TypeVar("A")
 
 FIRST_REBOOT = 1.0  # seconds
 LAST_REBOOT = 300.0
-BOOT_SLOT = 10.0  # seconds after which an agent that is still starting makes way for the next
-CLOSE_WITHIN = 5.0  # seconds for the store to find out what became of the last commits
+BOOT_SLOT = 10.0  # seconds after which an agent that is still starting no longer delays the next
+CLOSE_WITHIN = 5.0  # seconds for the store to determine the outcome of the last commits
 LONGEST_FLUSH = 10.0  # seconds
-MARK_WITHIN = 2.0  # seconds to note why the host stops
+MARK_WITHIN = 2.0  # seconds to record why the host stops
 
 _inside: ContextVar[Host | None] = ContextVar("outlast_inside", default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class HostStatistics:
-    """How the host is doing."""
+    """A snapshot of a host."""
 
     active: int  # agents in memory
-    held: int  # of these, at work
+    held: int  # of these, working
     booting: bool  # still waking agents with unfinished work
     next_alarm_at: int | None  # milliseconds
 
@@ -86,14 +86,14 @@ class Host:
         assert await host.get(Counter, "alice").add(3) == 5
     ```
 
-    `store` is a URL (none: `./.outlast/store.db`) or a store that is open already; the host closes it.
-    `idle_timeout` is how long an agent with nothing to do stays in memory; `shutdown_timeout` how long
-    a stopping host waits for running work before it leaves it for the next one. `flush` is how long the
-    chunks of an answer may wait for more before they are stored and shown: 0, the default, is one commit
-    for each, and 0.05 at most twenty a second. All three in seconds or as a `timedelta`.
-    `cause` is why the host before this one ended ("crashed", "oom" or "deploy"), where somebody knows.
-    `on_upgrade` replaces this process by one with newer code, when an agent calls `request_upgrade()`.
-    `admin` opens a socket through which commands on this machine reach it; `outlast serve` does.
+    `store` is a URL (default: `./.outlast/store.db`) or an open store, which the host closes when it stops.
+    `idle_timeout` is how long an idle agent stays in memory; `shutdown_timeout` is how long a stopping host
+    waits for running work before it leaves it to the next host. `flush` is how long the chunks of an answer
+    may wait for more chunks before they are stored and shown: 0, the default, makes one commit per chunk,
+    and 0.05 at most twenty per second. All three are seconds or a `timedelta`. `cause` is why the previous
+    host ended ("crashed", "oom" or "deploy"), if known. `on_upgrade` replaces this process with one that
+    runs newer code, when an agent calls `request_upgrade()`. `admin` opens a socket through which commands
+    on this machine reach the host; `outlast serve` sets it.
     """
 
     def __init__(
@@ -115,22 +115,26 @@ class Host:
         self._store_url = store
         self._idle_timeout = seconds(idle_timeout, "idle_timeout")
         self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
-        self._flush = _floor(flush)
+        self._flush = _checked_flush(flush)
         self._boot_concurrency = boot_concurrency
         self.clock = clock or SystemClock()
         self.ids = ids or RandomIds()
         self.cause = checked(cause)
-        self.died_at: int | None = None  # when the host before this one ended, in milliseconds
+        self.died_at: int | None = None  # when the previous host ended, in milliseconds
         self.events = Events(self.clock)
-        self.audience: Audience | None = None  # who serves connections; to be set before the start
+        self.audience: Audience | None = None  # serves connections; set it before the start
         self.on_upgrade = on_upgrade
-        self.admin = admin  # to be set before the start, too
-        self.server: str | None = None  # and this: what the workers of one server have in common
-        self._operators: Operators | None = None
+        self.admin = admin  # set it before the start
+        self.server: str | None = (
+            None  # id of the server whose workers share the store; set it before the start
+        )
+        self._admin_service: AdminService | None = None
         self._state = "new"
-        self._is_marked = False  # what runs knows that it may not end here
-        self._activations: Activations | None = None  # once it is started
-        self._reboots: dict[Address, tuple[int, float]] = {}  # how often in a row; when last
+        self._is_marked = False  # running work has recorded why it may be interrupted
+        self._activations: Activations | None = None  # set by `start`
+        self._reboots: dict[
+            Address, tuple[int, float]
+        ] = {}  # consecutive failures; time of the last
         self._background: set[asyncio.Task[Any]] = set()
         self._boot_task: asyncio.Task[None] | None = None
         self._settled: list[asyncio.Future[None]] = []
@@ -140,12 +144,12 @@ class Host:
     async def start(self) -> None:
         """Open the store, and begin to wake every agent with unfinished work."""
         if self._state != "new":
-            raise HostStopped("a host starts once; make a new Host")
+            raise HostStopped("a host can be started only once; create a new Host")
         self._state = "starting"
         json.prepare()
         self._loop = asyncio.get_running_loop()
         try:
-            self.store = await self._opened(self._store_url)
+            self.store = await self._open_store(self._store_url)
         except BaseException:
             self._state = "stopped"
             raise
@@ -153,15 +157,15 @@ class Host:
             await self.store.close()
             raise HostStopped("the host was stopped while it was starting")
         self.owner = self.ids.new("owner")
-        self._sleepers = Sleepers(
-            self.store, self._classes, self.clock, self._set_right, self._in_background
+        self._alarm_correction = AlarmCorrection(
+            self.store, self._classes, self.clock, self._correct_alarms, self._in_background
         )
         self._alarms = Alarms(
             self.store,
             self.clock,
             self._fire,
             watch=ClockWatch(self.clock, self._loop),
-            on_clock_back=self._sleepers.look,
+            on_clock_back=self._alarm_correction.look,
             on_quiet=self._poke,
         )
         self._activations = Activations(
@@ -172,7 +176,7 @@ class Host:
             events=self.events,
             owner=self.owner,
             idle_timeout=self._idle_timeout,
-            on_alarm_set=self._alarms.heard,
+            on_alarm_set=self._alarms.on_set,
             on_quiet=self._poke,
             on_discarded=self._reboot_later,
             rests_until=self._rests_until,
@@ -186,13 +190,13 @@ class Host:
         self._activations.on_upgrade = self.on_upgrade
         self._state = "running"
         if self.admin:
-            from outlast.host.admin.operators import operators  # most hosts are started without
+            from outlast.host.admin.operators import open_admin  # most hosts have none
 
-            self._operators = await operators(self)
+            self._admin_service = await open_admin(self)
         self._boot_task = self._in_background(self._boot(), "outlast-boot")
 
-    async def _opened(self, source: str | Store | None) -> Store:
-        """The store, with the tables that its agents need."""
+    async def _open_store(self, source: str | Store | None) -> Store:
+        """Open the store and create the tables that the agents need."""
         schemas = _schemas_of(self._classes.values())
         if isinstance(source, Store):
             await source.add_schemas(schemas)
@@ -200,7 +204,10 @@ class Host:
         return await open_store(source, StoreOptions(server=self.server), schemas=schemas)
 
     async def stop(self, timeout: float | timedelta | None = None) -> None:
-        """Let running work finish for `timeout` (`shutdown_timeout`), leave the rest for the next host."""
+        """Let running work finish for `timeout` (default:
+
+        `shutdown_timeout`); the next host resumes the rest.
+        """
         within = self._shutdown_timeout if timeout is None else seconds(timeout, "timeout")
         if self._state == "stopping":
             await self._until(lambda: self._state == "stopped")
@@ -208,8 +215,8 @@ class Host:
             self._state = "stopped"
             return
         self._state = "stopping"
-        if self._operators is not None:
-            await self._operators.close()
+        if self._admin_service is not None:
+            await self._admin_service.close()
         try:
             await self.mark_interruptions("deploy")
             await self._drain(within)
@@ -219,9 +226,9 @@ class Host:
                     await self.store.close()
             except TimeoutError:
                 logger.error(
-                    "the store does not answer; the outcome of the last commits is not known"
+                    "the store does not respond; the outcome of the last commits is unknown"
                 )
-                self.store.give_up("the host was stopped while the store did not answer")
+                self.store.give_up("the host stopped while the store did not respond")
             finally:
                 self._state = "stopped"
                 self._poke()
@@ -239,17 +246,17 @@ class Host:
         await self.stop()
 
     async def mark_interruptions(self, cause: str) -> None:
-        """Note with all that runs why it will not end here, if it does not. The first time counts."""
+        """Have all running work record why it may be interrupted. Only the first call has an effect."""
         if self._is_marked or self._activations is None:
             return
         self._is_marked = True
         try:
             async with asyncio.timeout(MARK_WITHIN):
                 await self._activations.mark(cause)
-        except TimeoutError:  # then the next host knows no cause
-            logger.error("it could not be noted why the host stops: the store does not answer")
+        except TimeoutError:  # the next host will not know the cause
+            logger.error("cannot record why the host stops: the store does not respond")
         except Exception:
-            logger.exception("it could not be noted why the host stops")
+            logger.exception("cannot record why the host stops")
 
     async def _drain(self, timeout: float) -> None:
         if self._boot_task is not None:
@@ -257,17 +264,17 @@ class Host:
         assert self._activations is not None
         self._activations.stop_evicting()
         firing = self._alarms.stop()
-        self._sleepers.stop()
+        self._alarm_correction.stop()
         deadline = self._loop.time() + timeout
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     await self._until(self._is_quiet)
-        finally:  # whoever cancels a stopping host wants it sooner, not half stopped
+        finally:  # cancelling a stopping host hurries it, it must not leave it half stopped
             await self._leave(firing)
 
     async def _leave(self, firing: list[asyncio.Task[None]]) -> None:
-        """Stop what still runs, and keep its rows for the next host."""
+        """Stop the remaining work and keep its rows for the next host."""
         assert self._activations is not None
         tasks = self._activations.end_all(HostStopped("the host was stopped"))
         for task in (*self._background, *firing):
@@ -280,15 +287,15 @@ class Host:
 
     @property
     def classes(self) -> Mapping[str, type[Hosted]]:
-        """The classes that it runs, those of sub-agents too, by their names."""
+        """The agent classes that this host runs, including those of sub-agents, by name."""
         return self._classes
 
     def get(self, agent_class: type[A], name: str) -> A:
-        """A stub of the agent `name`: call its public async methods. Does no I/O.
+        """Return a stub of the agent `name`, to call its public async methods. Does no I/O.
 
-        It is typed as the agent itself, so that the types of its methods are known. What is not async
-        raises all the same: use `get_messages()`, `get_state()` and `get_configuration()`, or a method of
-        your own, instead of `messages`, `state` and `get_config()`.
+        It is typed as the agent itself, so that type checkers know its methods. Attributes and methods that
+        are not async raise nevertheless: use `get_messages()`, `get_state()` and `get_configuration()`, or
+        an async method of your own, instead of `messages`, `state` and `get_config()`.
         """
         check_known(agent_class, self._classes)
         return cast(A, Stub(self, agent_class, Address.of(agent_class.__name__, name)))
@@ -297,16 +304,16 @@ class Host:
     async def using(
         self, address: Address, *, is_wake: bool = False, may_make: bool = False
     ) -> AsyncIterator[Hosted]:
-        """The agent at `address`, activated, and kept in memory inside the block.
+        """Activate the agent at `address` and keep it in memory inside the block.
 
-        A wake makes no agent where nothing is stored. `may_make`: a sub-agent need not be made before; its
-        first commit makes it, as that of a root does.
+        A wake (`is_wake`) does not create an agent that has no rows. With `may_make`, a sub-agent need not
+        exist yet: its first commit creates it, as the first commit of a root does.
         """
         if self._state != "running" and not (
-            self._state == "stopping" and _inside.get() is self  # work that is being finished
+            self._state == "stopping" and _inside.get() is self  # running work that is finishing
         ):
             raise HostStopped(
-                f"{address} cannot be called: the host is {self._state}."
+                f"cannot call {address}: the host is {self._state}."
                 + (" Use `async with Host(...)`." if self._state == "new" else "")
             )
         token = _inside.set(self)
@@ -316,13 +323,13 @@ class Host:
             async with using as agent:
                 yield agent
         finally:
-            with contextlib.suppress(ValueError):  # a generator that is closed somewhere else
+            with contextlib.suppress(ValueError):  # a generator that was closed in another context
                 _inside.reset(token)
 
-    # --- taking up what was discarded ------------------------------------------------------------
+    # --- resuming discarded agents ---------------------------------------------------------------
 
     def _new_context(self) -> Context:
-        """A fresh context for work inside this host."""
+        """Return a new context for work inside this host."""
         context = Context()
         context.run(_inside.set, self)
         return context
@@ -330,7 +337,7 @@ class Host:
     def _reboot_later(
         self, address: Address, reason: Exception, fence: Fence | None = None
     ) -> None:
-        """Take up the work of a discarded agent again, later and later if it goes on failing."""
+        """Boot a discarded agent again, with growing delays while it keeps failing."""
         if self._state != "running":
             return
         now = self._loop.time()
@@ -346,7 +353,7 @@ class Host:
         self._loop.call_later(delay, reboot, context=Context())
 
     def _rests_until(self, address: Address) -> float:
-        """Until when an agent that has failed more than once rests, also if somebody calls it."""
+        """Return until when an agent that failed more than once rests, even if it is called."""
         count, last = self._reboots.get(address, (0, 0.0))
         return last + _pause_after(count) if count > 1 else 0.0
 
@@ -358,7 +365,8 @@ class Host:
             return
         if rows and isinstance(reason, OwnershipLost) and fence is not None:
             epoch, owner, _ = rows[0]
-            # An older epoch is no other host: a last commit of a dead process, or an older store.
+            # A row with an older epoch is not another host's: it is from a dead process, or the store went
+            # back.
             if owner != self.owner and epoch >= fence.epoch:
                 return
         await self._wake(address)
@@ -366,20 +374,22 @@ class Host:
     # --- waking ----------------------------------------------------------------------------------
 
     async def _boot(self) -> None:
-        """Wake every agent with unfinished work, a few at a time, then look at the alarms."""
+        """Wake every agent with unfinished work, a few at a time, then read the alarms."""
         limit = asyncio.Semaphore(self._boot_concurrency)
 
         async def wake(address: Address) -> None:
             waking = self._in_background(self._wake(address), f"wake {address}")
-            await asyncio.wait({waking}, timeout=BOOT_SLOT)  # one that hangs holds up no others
+            await asyncio.wait(
+                {waking}, timeout=BOOT_SLOT
+            )  # one that hangs must not delay the others
             limit.release()
 
         try:
             async for address in unfinished(self.store, self._classes):
                 await limit.acquire()
-                self._in_background(wake(address), f"wake {address} in its turn")
-            self._alarms.look()  # an `on_start` that hangs must not hold up alarms
-            self._sleepers.look()
+                self._in_background(wake(address), f"wake {address} when a slot is free")
+            self._alarms.look()  # an `on_start` that hangs must not delay alarms
+            self._alarm_correction.look()
             for _ in range(self._boot_concurrency):
                 await limit.acquire()
         finally:
@@ -388,28 +398,28 @@ class Host:
             self._poke()
 
     async def _wake(self, address: Address) -> None:
-        """Activate an agent: that takes up its unfinished work. A failure is logged and tried again."""
+        """Activate an agent, which resumes its unfinished work. A failure is logged and retried."""
         try:
             async with self.using(address, is_wake=True):
                 pass
         except (HostStopped, AgentAborted, AgentDestroyed):
             pass
         except OutlastError as error:
-            logger.error("%s could not be woken: %s", address, error)
+            logger.error("cannot wake %s, will retry: %s", address, error)
             self._reboot_later(address, error)
 
     async def _fire(self, text: str, source: str) -> None:
-        """An alarm of an agent is due."""
+        """Handle a due alarm of an agent."""
         address = Address.parse(text)
         try:
             async with self.using(address, is_wake=True) as agent:
                 await agent._wake(source)
         except AgentDestroyed:
             assert self._activations is not None
-            await self._activations.until_removed(address)  # its alarm goes with it
+            await self._activations.until_removed(address)  # which removes its alarm
 
-    async def _set_right(self, address: Address) -> None:
-        """The clock may have gone back since this agent went to sleep."""
+    async def _correct_alarms(self, address: Address) -> None:
+        """Have an agent correct its alarms: the clock may have gone back since it set them."""
         async with self.using(address, is_wake=True) as agent:
             await agent._set_right()
 
@@ -425,10 +435,10 @@ class Host:
             logger.error("%s failed", task.get_name(), exc_info=task.exception())
         self._poke()
 
-    # --- being done ------------------------------------------------------------------------------
+    # --- waiting for the end ---------------------------------------------------------------------
 
     async def until_settled(self) -> None:
-        """Wait until there is nothing left to do: no call, fiber or recovery runs, nothing is due."""
+        """Wait until nothing is left to do: no call, fiber or recovery runs, and no alarm is due."""
         if self._state in ("new", "starting"):
             raise HostStopped(f"the host is {self._state}; use `async with Host(...)`")
         while True:
@@ -451,14 +461,14 @@ class Host:
             await changed
 
     def _poke(self) -> None:
-        """Something ended: let those who wait for an end look again, once all is told."""
+        """Something ended: have waiters check their condition again, after all pending callbacks."""
         waiting, self._settled = self._settled, []
         for future in waiting:
             if not future.done():
                 self._loop.call_soon(_resolve, future)
 
     def statistics(self) -> HostStatistics:
-        """A cheap snapshot of how the host is doing."""
+        """Return a cheap snapshot of the host."""
         return HostStatistics(
             active=len(self._activations) if self._activations else 0,
             held=self._activations.held if self._activations else 0,
@@ -467,24 +477,25 @@ class Host:
         )
 
 
-def _floor(flush: float | timedelta) -> float:
+def _checked_flush(flush: float | timedelta) -> float:
     found = seconds(flush, "flush")
     if not 0 <= found <= LONGEST_FLUSH:
         raise ValueError(
-            f"flush must be from 0 to {LONGEST_FLUSH:g} seconds, got {flush!r}: what waits is not shown"
+            f"flush must be from 0 to {LONGEST_FLUSH:g} seconds, got {flush!r};"
+            " chunks that wait are not shown"
         )
     return found
 
 
 def _by_name(agents: Sequence[type[Any]]) -> dict[str, type[Hosted]]:
-    """The classes and, wherever they are declared, those of their sub-agents."""
+    """Return the classes and those of their sub-agents, by name."""
     classes: dict[str, type[Hosted]] = {}
     waiting: list[Any] = list(agents)
     while waiting:
         agent_class = waiting.pop(0)
         if not inspect.isclass(agent_class) or not hasattr(agent_class, "_unfinished_work"):
             raise TypeError(
-                f"Host(agents=[...]) and `sub_agents` take subclasses of Agent, not {agent_class!r}"
+                f"Host(agents=[...]) and `sub_agents` must be subclasses of Agent, got {agent_class!r}"
             )
         known = cast(type[Hosted], agent_class)
         name = known.__name__
@@ -492,20 +503,20 @@ def _by_name(agents: Sequence[type[Any]]) -> dict[str, type[Hosted]]:
             waiting += known.sub_agents
         if classes.setdefault(name, known) is not known:
             raise ValueError(
-                f"two agent classes are called {name!r}; rename one, since the name is part of the"
-                f" address under which its agents are stored"
+                f"two agent classes are named {name!r}; rename one, because the name is part of the"
+                " address under which agents are stored"
             )
     return classes
 
 
 def _schemas_of(classes: Iterable[type[Hosted]]) -> list[Schema]:
-    """The tables that these classes need besides those of the foundation."""
+    """Return the schemas that these classes add to the foundation's tables."""
     found = [schema for each in classes for schema in getattr(each, "_schemas", ())]
     return list(dict.fromkeys(found))
 
 
 def _pause_after(failures: int) -> float:
-    """Seconds until an agent that has failed so often in a row boots again."""
+    """Return the seconds until an agent boots again after this many consecutive failures."""
     return min(LAST_REBOOT, FIRST_REBOOT * 2.0 ** min(failures - 1, 20))
 
 

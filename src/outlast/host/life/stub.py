@@ -1,7 +1,7 @@
-"""What `host.get()` returns: an object that stands for an agent, here or not.
+"""The stub that `host.get()` returns: it stands for an agent that may not be in memory.
 
-Type checkers are told that it is an agent of its class, which is nearly true: what is not async cannot be
-reached through it. docs/decisions/0025-a-stub-is-typed-as-its-agent.md says why.
+It is typed as the agent's class, which is nearly true: only async methods are reachable through it.
+docs/decisions/0025-a-stub-is-typed-as-its-agent.md explains why.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Stub:
-    """Calls the public async methods of an agent, activating it first. Making one does no I/O.
+    """Calls the public async methods of an agent, activating it first. Creating a stub does no I/O.
 
-    Its address is known without I/O: `name`, `self_path` and `parent_path`.
+    `name`, `self_path` and `parent_path` are available without a call.
     """
 
     __slots__ = ("_address", "_class", "_host")
@@ -34,14 +34,14 @@ class Stub:
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name.startswith("_"):
-            raise AttributeError(f"{name} is private and cannot be called through a stub")
+            raise AttributeError(f"{name} is private; a stub reaches public async methods only")
         where = f"{self._class.__name__}.{name}"
         method = getattr(self._class, name, None)
         call: Any
         if inspect.isasyncgenfunction(method):
-            call = _streaming(self._host, self._address, name)
+            call = _stream_call(self._host, self._address, name)
         elif inspect.iscoroutinefunction(method):
-            call = _calling(self._host, self._address, name)
+            call = _call(self._host, self._address, name)
         else:
             kind = TypeError if callable(method) else AttributeError
             raise kind(_refusal(self._class, name, is_method=callable(method)))
@@ -79,7 +79,7 @@ class Stub:
 
 
 def _reachable(agent_class: type) -> list[str]:
-    """The methods that can be called through a stub."""
+    """Return the names of the methods that a stub can call."""
     public = (name for name in dir(agent_class) if not name.startswith("_"))
     return [name for name in public if _is_async(getattr(agent_class, name, None))]
 
@@ -94,36 +94,36 @@ def _refusal(agent_class: type, name: str, *, is_method: bool) -> str:
     instead = getattr(agent_class, "_through_a_stub", {}).get(name)
     if instead is not None:
         advice = f"Use `await stub.{instead}()`"
-    elif _is_of_outlast(agent_class, name):  # it cannot be made async
-        advice = f"Use it in an async method of {agent_class.__name__}, and call that one"
+    elif _is_of_outlast(agent_class, name):  # the user cannot make it async
+        advice = f"Use it in an async method of {agent_class.__name__}, and call that method"
     elif is_method:
         advice = "Make it async"
     else:
-        advice = "Add one that returns what you need"
+        advice = "Add an async method that returns it"
     return (
-        f"{where} {what}. A stub stands for an agent that may not be in memory: only its async"
-        f" methods can be reached. {advice}."
+        f"{where} {what}. A stub stands for an agent that may not be in memory, so only async"
+        f" methods are reachable. {advice}."
     )
 
 
 def _is_of_outlast(agent_class: type, name: str) -> bool:
-    """Whether outlast declares it, also if a class of the application sets or overrides it."""
+    """Return whether outlast declares this name, even if a class of the application overrides it."""
     bases = (base for base in agent_class.__mro__ if base.__module__.startswith("outlast."))
     return name == "storage" or any(name in vars(base) for base in bases)
 
 
-def _calling(host: Host, address: Address, name: str) -> Callable[..., Any]:
+def _call(host: Host, address: Address, name: str) -> Callable[..., Any]:
     async def call(*arguments: Any, **keywords: Any) -> Any:
-        with _told(host, address, name):
+        with _emitting(host, address, name):
             async with host.using(address) as agent:
                 return await getattr(agent, name)(*arguments, **keywords)
 
     return call
 
 
-def _streaming(host: Host, address: Address, name: str) -> Callable[..., Any]:
+def _stream_call(host: Host, address: Address, name: str) -> Callable[..., Any]:
     async def call(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
-        with _told(host, address, name):
+        with _emitting(host, address, name):
             async with host.using(address) as agent:
                 async with aclosing(getattr(agent, name)(*arguments, **keywords)) as results:
                     async for result in results:
@@ -133,8 +133,8 @@ def _streaming(host: Host, address: Address, name: str) -> Callable[..., Any]:
 
 
 @contextmanager
-def _told(host: Host, address: Address, name: str) -> Iterator[None]:
-    """Tell those who listen how a call has ended."""
+def _emitting(host: Host, address: Address, name: str) -> Iterator[None]:
+    """Emit an event when the call inside the block ends."""
     events = host.events
     started = host.clock.now()
     try:

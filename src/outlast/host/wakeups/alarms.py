@@ -1,8 +1,8 @@
 """Durable alarms: one timer per host, driven by the earliest `wake_at` in the store.
 
-An alarm is a row `(agent, source, wake_at)`; the source is the part of the agent that wants to be woken.
-Whoever is woken moves or removes its row in a commit of its own, so that an alarm is never consumed by a
-death. If it fails to, it is tried again, later and later.
+An alarm is a row `(agent, source, wake_at)`; the source names the part of the agent that set it. A woken
+agent moves or removes the row in a commit of its own, so that a crash never consumes an alarm. If waking it
+fails, the host retries with growing delays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from outlast.core.clock import Clock
 from outlast.core.errors import OutlastError
-from outlast.host.wakeups.sleepers import ClockWatch
+from outlast.host.wakeups.clock_changes import ClockWatch
 from outlast.store.base import Store
 from outlast.store.operations import Argument, Operation, Query, Statement
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("outlast.host")
 
 Key = tuple[str, str]  # agent, source
 
-LONGEST_SLEEP = 30.0  # seconds; then the wall clock is read again, in case it was set
+LONGEST_SLEEP = 30.0  # seconds; then the wall clock is read again, in case someone set it
 MOST_AT_ONCE = 100
 MAKE_WAY_AFTER = 30.0  # seconds
 FIRST_RETRY = 1_000  # milliseconds
@@ -62,7 +62,7 @@ _EARLIEST = Query.same("SELECT agent, source, wake_at FROM alarms ORDER BY wake_
 
 
 def alarm(agent: str, source: str, wake_at: int | None) -> Operation:
-    """The operation that sets an alarm, or with None clears it."""
+    """Return the operation that sets an alarm, or clears it when `wake_at` is None."""
     if wake_at is None:
         return _CLEAR, (agent, source)
     arguments: tuple[Argument, ...] = (agent, source, wake_at)
@@ -70,12 +70,12 @@ def alarm(agent: str, source: str, wake_at: int | None) -> Operation:
 
 
 def alarm_by(agent: str, source: str, wake_at: int) -> Operation:
-    """The same, but an alarm that is set for an earlier time stays."""
+    """Return the operation that sets an alarm unless an earlier one is already set."""
     return _SET_BY, (agent, source, wake_at)
 
 
 class Alarms:
-    """Fires what is due. `fire` is called with the address and the source of each due alarm."""
+    """Fires due alarms: calls `fire` with the address and the source of each."""
 
     def __init__(
         self,
@@ -98,28 +98,30 @@ class Alarms:
         self._armed_for: int | None = None
         self._round: asyncio.Task[None] | None = None
         self._firing: dict[Key, asyncio.Task[None]] = {}
-        self._fired_at: dict[Key, float] = {}  # since when, by the loop's time
-        self._failures: dict[Key, tuple[int, int]] = {}  # how often; not before
-        self._fired: dict[Key, int] = {}  # the `wake_at` of what was seen to, until its row is read
-        self._waking: dict[Key, int] = {}  # the same from its firing on, until that is judged
-        self._anew: set[Key] = set()  # of these, what may have been set to the same time again
-        self._heard: int | None = None  # the earliest that was set while rows were being read
+        self._fired_at: dict[Key, float] = {}  # when each was fired, on the loop's clock
+        self._failures: dict[Key, tuple[int, int]] = {}  # count; time of the next try
+        self._fired: dict[Key, int] = {}  # `wake_at` of handled alarms, until their rows are read
+        self._waking: dict[Key, int] = {}  # the same, from firing until `_judge`
+        self._anew: set[Key] = (
+            set()
+        )  # of these, alarms that may have been set to the same time again
+        self._heard: int | None = None  # the earliest alarm set while rows were being read
         self._again = False
         self._stopped = False
 
     @property
     def busy(self) -> bool:
-        """True while something is being fired or looked up, or is due."""
+        """True while an alarm is being fired or is due, or rows are being read."""
         is_due = self._armed_for is not None and self._armed_for <= self._clock.now()
         return bool(self._round or self._firing or is_due)
 
     @property
     def next_at(self) -> int | None:
-        """When the timer will fire; None: nothing is to come."""
+        """When the timer fires next; None if no alarm is set."""
         return self._armed_for
 
     def look(self) -> None:
-        """See what is due, and when the next one will be."""
+        """Read which alarms are due and when the next one is."""
         if self._stopped:
             return
         if self._round is None:
@@ -129,16 +131,16 @@ class Alarms:
         else:
             self._again = True
 
-    def heard(self, wake_at: int) -> None:
-        """An alarm was set: be there in time."""
+    def on_set(self, wake_at: int) -> None:
+        """An alarm was set: make sure that the timer fires in time."""
         self._anew |= {key for key, at in self._waking.items() if at == wake_at}
         if self._round is not None and (self._heard is None or wake_at < self._heard):
-            self._heard = wake_at  # perhaps too late for the rows that are being read
+            self._heard = wake_at  # the rows being read may not include it
         if self._armed_for is None or wake_at < self._armed_for:
             self._arm(wake_at)
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Fire nothing more. Returns what is still being fired."""
+        """Fire no more alarms. Returns the tasks that are still firing one."""
         self._stopped = True
         self._disarm()
         return [*self._firing.values(), *([self._round] if self._round else [])]
@@ -158,11 +160,11 @@ class Alarms:
                 except OutlastError as error:
                     self._fired = fired | self._fired
                     if not self._stopped:
-                        logger.error("alarms cannot be read: %s", error)
+                        logger.error("cannot read alarms, will retry: %s", error)
                         self._arm(self._clock.now() + FIRST_RETRY)
                     return
                 if any(fired.get((agent, source)) == at for agent, source, at in rows):
-                    await self._store.told()  # it may have been set anew
+                    await self._store.told()  # it may have been set again
                 if self._stopped:
                     return
                 is_all = len(rows) < most
@@ -175,14 +177,14 @@ class Alarms:
             self._on_quiet()
 
     def _judge(self, fired: dict[Key, int], rows: list[tuple[str, str, int]], is_all: bool) -> None:
-        """Whoever was woken has moved or removed its row, or it has failed.
+        """Check that each woken agent moved or removed its row; otherwise its alarm failed.
 
-        A row that looks as it was may have been set anew, to the very same millisecond.
+        An unchanged row may also have been set again, to the same millisecond.
         """
         stored = {(agent, source): wake_at for agent, source, wake_at in rows}
         for key, wake_at in fired.items():
             if stored.get(key) == wake_at and key not in self._anew:
-                self._failed(key, "it was woken and left its alarm as it was")
+                self._retry_later(key, "the agent woke but did not move or remove its alarm")
             else:
                 self._failures.pop(key, None)
             self._waking.pop(key, None)
@@ -193,14 +195,14 @@ class Alarms:
                 del self._failures[key]
 
     def _settle_on(self, rows: list[tuple[str, str, int]], is_all: bool) -> None:
-        """Fire the due ones, and set the timer for the first that is not."""
+        """Fire the due alarms, and set the timer for the first that is not due."""
         now = self._clock.now()
         soon = now + FIRST_RETRY
         following = self._heard if is_all else min(self._heard or soon, soon)  # there are more
         for agent, source, wake_at in rows:
             key = (agent, source)
             if key in self._firing or key in self._fired:
-                continue  # what is seen to by now was read too early: look again
+                continue  # handled since the rows were read: read again
             at = max(wake_at, self._failures.get(key, (0, 0))[1])
             if at > now:
                 following = at if following is None else min(following, at)
@@ -217,7 +219,7 @@ class Alarms:
             self._arm(following)
 
     def _has_room(self) -> bool:
-        """Many at once, but not all; what has been at it for long holds up no others."""
+        """Return whether another alarm may fire now. An alarm that has run for long no longer counts."""
         now = self._loop.time()
         return sum(now - at < MAKE_WAY_AFTER for at in self._fired_at.values()) < MOST_AT_ONCE
 
@@ -226,26 +228,26 @@ class Alarms:
             await self._fire(*key)
             self._fired[key] = wake_at
         except asyncio.CancelledError:
-            self._failed(key, "it was interrupted")
+            self._retry_later(key, "its task was cancelled")
             this = asyncio.current_task()
             if this is not None and this.cancelling():
-                raise  # not its work was cancelled, but this task: the host stops
+                raise  # this task was cancelled, not only its work: the host is stopping
         except Exception as error:
-            self._failed(key, error)
+            self._retry_later(key, error)
         finally:
             del self._firing[key]
             del self._fired_at[key]
             self.look()
 
-    def _failed(self, key: Key, why: object) -> None:
-        """Try this one again, later and later."""
+    def _retry_later(self, key: Key, why: object) -> None:
+        """Record a failure: the alarm is retried with growing delays."""
         self._waking.pop(key, None)
         self._anew.discard(key)
         count = self._failures.get(key, (0, 0))[0] + 1
         delay = min(LAST_RETRY, FIRST_RETRY * 2 ** (count - 1))
         self._failures[key] = (count, self._clock.now() + delay)
         if not self._stopped:
-            logger.error("the alarm %r of %s failed: %s", key[1], key[0], why)
+            logger.error("alarm %r of %s failed, will retry: %s", key[1], key[0], why)
 
     def _arm(self, at: int) -> None:
         if self._stopped:

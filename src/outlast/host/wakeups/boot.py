@@ -1,4 +1,4 @@
-"""Which agents have unfinished work: what a host looks for when it starts."""
+"""Finding the agents with unfinished work when a host starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST_RETRY = 300.0
 
 
 async def unfinished(store: Store, classes: Mapping[str, type[Hosted]]) -> AsyncIterator[Address]:
-    """The addresses of agents with unfinished work, of the classes that this host runs."""
+    """Yield the addresses of agents with unfinished work, of the classes that this host runs."""
     strangers: set[str] = set()
     for query in dict.fromkeys(
         query for kind in classes.values() for query in kind._unfinished_work
@@ -32,7 +32,7 @@ async def unfinished(store: Store, classes: Mapping[str, type[Hosted]]) -> Async
                 try:
                     address = Address.parse(text)
                 except OutlastError as error:
-                    logger.error("unfinished work of %r is left alone: %s", text, error)
+                    logger.error("ignoring unfinished work of %r: %s", text, error)
                     continue
                 kind = address.kind
                 if kind in classes:
@@ -40,12 +40,12 @@ async def unfinished(store: Store, classes: Mapping[str, type[Hosted]]) -> Async
                 elif kind not in strangers:
                     strangers.add(kind)
                     logger.warning(
-                        "there is unfinished work of %s, a class that this host does not run", kind
+                        "%s has unfinished work, but this host does not run that class", kind
                     )
 
 
 async def _page(store: Store, query: Query, after: str) -> list[Row]:
-    """Some of them; a store that cannot be read is asked again."""
+    """Return one page; retry while the store is unreadable."""
     delay = FIRST_RETRY
     while True:
         try:
@@ -53,6 +53,6 @@ async def _page(store: Store, query: Query, after: str) -> list[Row]:
         except StoreClosed:
             raise
         except StoreError as error:
-            logger.error("unfinished work cannot be looked up, and is again later: %s", error)
+            logger.error("cannot query unfinished work, will retry: %s", error)
         await asyncio.sleep(delay)
         delay = min(LAST_RETRY, delay * 2)

@@ -1,8 +1,8 @@
-"""Who starts together, and who alone: a crash then says who caused it.
+"""Which agents start together and which start alone, so that a crash identifies its cause.
 
-A *suspect* is work that was running at two crashes in a row without making progress: it may be what kills the
-process. Its starts are seconds apart, so that its neighbours get on meanwhile, and it starts alone, as far as
-starting agents and other suspects go.
+A *suspect* is work that was running at two consecutive crashes without making progress: it may be what
+crashes the process. Starts of a suspect are seconds apart, so that other agents progress in between, and
+while it starts, no other agent or suspect does.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from contextvars import Context
 
 SUSPECT_FROM = 2  # crashes in a row without progress
 SLOWEST = 5.0  # seconds, at most, between two starts of a suspect
-ALONE_FOR = 2.0  # seconds for which no agent starts beside a suspect
-LONGEST_ALONE = 32.0  # seconds, at most, for which no other suspect runs beside one
+ALONE_FOR = 2.0  # seconds in which no agent starts next to a suspect
+LONGEST_ALONE = 32.0  # seconds, at most, in which no other suspect runs next to one
 
 
 def delay_before(crashes: int, elapsed: int) -> float:
-    """Seconds that work waits before it begins again, after so many crashes in a row.
+    """Return how many seconds work waits before it restarts, after this many consecutive crashes.
 
-    `elapsed`: milliseconds since it began last. Crashes while it waited do not make it wait longer.
+    `elapsed`: milliseconds since it last started. A crash while it waits does not extend the wait.
     """
     if crashes < SUSPECT_FROM:
         return 0.0
@@ -31,12 +31,15 @@ def delay_before(crashes: int, elapsed: int) -> float:
 
 
 def alone_for(crashes: int) -> float:
-    """Seconds that a suspect has to itself. They double, so that one that kills late is found, too."""
+    """Return how many seconds a suspect runs alone. They double, to find work that crashes late, too."""
     return min(LONGEST_ALONE, ALONE_FOR * 2.0 ** min(max(0, crashes - SUSPECT_FROM), 10))
 
 
 class BootOrder:
-    """Of one host. Whoever starts alone waits for those who start together, and they wait for it."""
+    """The start order of one host.
+
+    Agents that start together and a suspect that starts alone exclude each other.
+    """
 
     def __init__(self) -> None:
         self._suspects = asyncio.Lock()
@@ -45,7 +48,7 @@ class BootOrder:
         self._waiting: deque[tuple[asyncio.Future[None], object | None]] = deque()
 
     async def enter(self, alone: object | None = None) -> None:
-        """Begin, once that is possible; `alone` is who wants to be so."""
+        """Wait for permission to start; `alone` identifies a suspect."""
         if not self._waiting and self._is_free(alone):
             self._begin(alone)
             return
@@ -57,13 +60,13 @@ class BootOrder:
             if ready.done() and not ready.cancelled():
                 self.leave(alone)
             else:
-                with suppress(ValueError):  # passed over by somebody who left in the same tick
+                with suppress(ValueError):  # already removed in the same tick
                     self._waiting.remove((ready, alone))
                 self._admit()
             raise
 
     def leave(self, alone: object | None = None) -> None:
-        """It has come to an end. Somebody who is not alone any more has nothing to leave."""
+        """End the start. Has no effect for a suspect that is no longer alone."""
         if alone is None:
             self._together -= 1
         elif self._alone is alone:
@@ -74,9 +77,9 @@ class BootOrder:
 
     @asynccontextmanager
     async def alone(self, window: float = ALONE_FOR) -> AsyncIterator[Callable[[], None]]:
-        """For a suspect: no agent starts beside it for `ALONE_FOR`, no other suspect for `window`.
+        """Run a suspect: no agent starts for `ALONE_FOR`, and no other suspect for `window`.
 
-        What is given ends that sooner: it has made progress.
+        Yields a function that ends both early, to be called when the suspect makes progress.
         """
         place, loop = object(), asyncio.get_running_loop()
         await self._suspects.acquire()
@@ -117,7 +120,7 @@ class BootOrder:
             self._alone = alone
 
     def _admit(self) -> None:
-        """Those who wait, in their order, as far as they can begin."""
+        """Admit those who wait, in order, as far as possible."""
         while self._waiting and self._is_free(self._waiting[0][1]):
             ready, alone = self._waiting.popleft()
             if not ready.done():

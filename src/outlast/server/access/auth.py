@@ -1,4 +1,4 @@
-"""`Auth`: who somebody is, and how long that holds for a connection that stays open."""
+"""`Auth`: authentication of requests, and its repetition for connections that stay open."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Check = Callable[[HTTPConnection], Any]
 Authorize = Callable[[Any, Any, str], Any]
 
 
-class NotLetIn(Exception):
-    """`auth` does not know who asks (401), or `authorize` does not allow it (403)."""
+class AccessDenied(Exception):
+    """`auth` did not identify the client (401), or `authorize` denied the action (403)."""
 
     def __init__(self, status: int, text: str | None = None) -> None:
         super().__init__(text or ("unauthorized" if status == 401 else "forbidden"))
@@ -27,7 +27,7 @@ class NotLetIn(Exception):
 
 
 class Auth:
-    """Who asks, and how long that holds for a connection that stays open.
+    """Authenticates requests, and repeats the check for connections that stay open.
 
     ```python
     from datetime import timedelta
@@ -46,14 +46,15 @@ class Auth:
     app = App(agents=[Assistant], store="sqlite:///chat.db", auth=Auth(who, recheck=timedelta(minutes=5)))
     ```
 
-    `check` is given each request or handshake and returns who it is; None refuses. With `recheck` (seconds,
-    or a `timedelta`), `check` and `authorize` are asked again about each WebSocket and event stream that has
-    been open for that long, with the request that opened it. If they refuse, it is closed; its turn goes on.
+    `check` receives each request or handshake and returns the principal; None refuses. With `recheck`
+    (seconds, or a `timedelta`), `check` and `authorize` run again for each WebSocket and event stream that
+    has been open for that long, with the request that opened it. If they refuse, the connection is closed;
+    its turn continues.
     """
 
     def __init__(self, check: Check, *, recheck: float | timedelta | None = None) -> None:
         if not callable(check):
-            raise TypeError(f"check must be a function of a connection, got {check!r}")
+            raise TypeError(f"check must be a function that takes a connection, got {check!r}")
         self.check = check
         self.recheck = None if recheck is None else seconds(recheck, "recheck")
         if self.recheck == 0:

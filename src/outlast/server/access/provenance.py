@@ -1,8 +1,9 @@
-"""Where a request comes from: this machine, a proxy, a page of another origin. Pure.
+"""Where a request comes from: this machine, a proxy, or a page of another origin. Pure.
 
-A page cannot choose what its browser says of it: `Host` is the name under which the page reaches the server
-(also if a stranger has made that name mean this machine), `Origin` is the page's own, and no page can add the
-headers that proxies add to a handshake. Programs can claim what they like, so nothing here keeps them out.
+A page cannot choose the headers that its browser sends: `Host` is the name under which the page reaches the
+server (even if an attacker made that name resolve to this machine), `Origin` is the page's own, and no page
+can add the headers that proxies add to a handshake. Programs can send any header, so this does not keep
+them out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
-# What proxies, tunnels and content delivery networks add to a request that they pass on.
+# Headers that proxies, tunnels and content delivery networks add to a forwarded request.
 FORWARDING = frozenset(
     {
         "cdn-loop",
@@ -51,14 +52,14 @@ _FORWARDED_PROTO = re.compile(r"(?:^|[;,])\s*proto=\"?([a-z]+)", re.ASCII | re.I
 
 
 class Authority(NamedTuple):
-    """What a `Host` header says."""
+    """The contents of a `Host` header."""
 
     name: str  # in lower case
     port: int | None
 
 
 class Origin(NamedTuple):
-    """Where a page is from."""
+    """The origin of a page."""
 
     scheme: str
     name: str
@@ -66,7 +67,7 @@ class Origin(NamedTuple):
 
 
 def authority(text: str) -> Authority | None:
-    """The name and the port that a `Host` header holds; None: it is no such header."""
+    """Parse a `Host` header; None if it is invalid."""
     found = _AUTHORITY.fullmatch(text.lower())
     if found is None:
         return None
@@ -75,13 +76,13 @@ def authority(text: str) -> Authority | None:
 
 
 def own_authority(headers: Headers) -> Authority | None:
-    """The one that a request is meant for. A request with two of them is meant for nobody."""
+    """Return the authority that a request is addressed to; None if there are two."""
     given = headers.getlist("host")
     return authority(given[0]) if len(given) == 1 else None
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an IP address, with or without brackets, is one of this machine's own."""
+    """Return whether an IP address, with or without brackets, is a loopback address."""
     try:
         parsed = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
     except ValueError:
@@ -91,7 +92,7 @@ def is_loopback(address: str) -> bool:
 
 
 def names_this_machine(name: str) -> bool:
-    """Whether a name means this machine wherever it is looked up.
+    """Return whether a name resolves to this machine everywhere.
 
     ```python
     from outlast.server.access.provenance import names_this_machine
@@ -104,7 +105,7 @@ def names_this_machine(name: str) -> bool:
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is an IP address or this machine: nobody else can make it mean another one."""
+    """Return whether a name is an IP address or localhost, which an attacker cannot redirect."""
     try:
         ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:
@@ -113,12 +114,12 @@ def is_address(name: str) -> bool:
 
 
 def is_forwarded(headers: Headers) -> bool:
-    """Whether a proxy has passed a request on, and says so."""
+    """Return whether a request has the headers of a proxy."""
     return any(name in FORWARDING or name.startswith(FORWARDING_PREFIXES) for name in headers)
 
 
 def is_local(connection: HTTPConnection) -> bool:
-    """Whether a request comes from this machine, was meant for it, and came without a proxy."""
+    """Return whether a request comes from this machine, is addressed to it, and passed no proxy."""
     meant_for = own_authority(connection.headers)
     client = connection.client
     return (
@@ -131,10 +132,10 @@ def is_local(connection: HTTPConnection) -> bool:
 
 
 def own_scheme(connection: HTTPConnection) -> str:
-    """`http` or `https`, as the client sees it: a proxy that ends TLS says so.
+    """Return `http` or `https` as the client sees it: a proxy that terminates TLS sends a header.
 
-    Whoever asks may claim anything here. That is enough for comparing origins, which is about browsers: they
-    let no page add this header, except where the server has allowed its origin before.
+    A client can claim anything here. That suffices for comparing origins, which protects browsers: they do
+    not let a page add this header, except where the server allowed its origin before.
     """
     headers = connection.headers
     claimed = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
@@ -145,7 +146,7 @@ def own_scheme(connection: HTTPConnection) -> str:
 
 
 def origin(text: str) -> Origin | None:
-    """What an `Origin` header holds; None: a page of nowhere, or no such header."""
+    """Parse an `Origin` header; None if it is invalid or opaque."""
     found = _ORIGIN.fullmatch(text)
     where = authority(found[2]) if found else None
     if found is None or where is None:
@@ -154,13 +155,13 @@ def origin(text: str) -> Origin | None:
 
 
 def own_origin(connection: HTTPConnection) -> Origin | None:
-    """The origin of pages that this server has served to whoever asks."""
+    """Return the origin of the pages that this server serves to this client."""
     where, scheme = own_authority(connection.headers), own_scheme(connection)
     return None if where is None else Origin(scheme, where.name, where.port or PORTS[scheme])
 
 
 def is_foreign(connection: HTTPConnection, allowed: Collection[str] = ()) -> bool:
-    """Whether a browser asks for a page of somebody else: scheme, name and port count."""
+    """Return whether a page of another origin sent this request: scheme, name and port count."""
     given = connection.headers.getlist("origin")
     if not given:
         return False
@@ -173,7 +174,7 @@ def is_foreign(connection: HTTPConnection, allowed: Collection[str] = ()) -> boo
 
 
 def differs_in_scheme(connection: HTTPConnection) -> bool:
-    """Whether the scheme is all that makes a page foreign: a proxy that does not tell which one it has."""
+    """Return whether a page is foreign by its scheme only: a proxy does not send which scheme it has."""
     page = origin(connection.headers.get("origin", ""))
     where = own_authority(connection.headers)
     if page is None or where is None:
@@ -183,7 +184,7 @@ def differs_in_scheme(connection: HTTPConnection) -> bool:
 
 
 def is_of_another_page(headers: Headers) -> bool:
-    """Whether a browser says that another page than the server's own has caused a request."""
+    """Return whether a browser reports that another page than the server's own sent the request."""
     return any(
         each not in ("same-origin", "none") for each in headers.getlist("sec-fetch-site") if each
     )

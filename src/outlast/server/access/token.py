@@ -1,7 +1,7 @@
-"""The token that lets somebody see everything where there is no `auth`.
+"""The token that gives access to all agents where there is no `auth`.
 
-It is printed at the start, like Jupyter's. A browser brings it once, in the query of a page, and gets a
-cookie for it; a program brings it as `Authorization: Bearer`.
+It is printed at the start, like Jupyter's. A browser sends it once, in the query of a page, and receives a
+cookie in exchange; a program sends it as `Authorization: Bearer`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LEAST = 16  # characters
 
 
 def new_token() -> str:
-    """A text that nobody guesses, and that can stand in a URL."""
+    """Return a random token that is safe in a URL."""
     return secrets.token_urlsafe(24)
 
 
 class Token:
-    """One that is given, or that of the environment, or a new one."""
+    """A token that is given, or from the environment, or new."""
 
     def __init__(self, given: str | None = None) -> None:
         text = given or os.environ.get(VARIABLE) or None
@@ -35,19 +35,19 @@ class Token:
             where = VARIABLE if given is None else "token"
             raise ValueError(
                 f"{where} must have at least {LEAST} characters, got {len(text)};"
-                f" make one with: python -c 'import secrets; print(secrets.token_urlsafe())'"
+                " generate one with: python -c 'import secrets; print(secrets.token_urlsafe())'"
             )
-        self.is_new = text is None  # nobody else knows it yet
+        self.is_new = text is None  # it must be printed
         self.text = text or new_token()
         self._digest = _digest(self.text)
         self._cookie = hashlib.sha256(f"cookie of {self.text}".encode()).hexdigest()
 
     def link(self, at: str) -> str:
-        """An address that brings it along."""
+        """Return a URL that contains the token."""
         return f"{at}?{urlencode({PARAMETER: self.text})}"
 
-    def is_brought_by(self, connection: HTTPConnection) -> bool:
-        """Whether a request has it: in a header, in a cookie of ours, or in the query."""
+    def is_sent_by(self, connection: HTTPConnection) -> bool:
+        """Return whether a request contains it: in a header, in our cookie, or in the query."""
         scheme, _, bearer = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is(bearer.strip()):
             return True
@@ -58,9 +58,9 @@ class Token:
         return self._is(connection.query_params.get(PARAMETER, ""))
 
     def cookie(self, connection: HTTPConnection, path: str) -> str:
-        """What a browser brings from now on instead, to requests below `path`.
+        """Return the `Set-Cookie` header that replaces the token for requests below `path`.
 
-        Cookies are shared by all ports of a machine, so the port is part of its name.
+        All ports of a machine share cookies, so the port is part of the cookie's name.
         """
         secure = "; Secure" if own_scheme(connection) == "https" else ""
         name = _cookie_name(connection)

@@ -1,7 +1,7 @@
-"""An answer as server-sent events, each with the seq of its chunk, until the end that the AI SDK waits for.
+"""An answer as server-sent events, each with the seq of its chunk, up to the end marker of the AI SDK.
 
-A server that stops ends the events sooner, without that end: the client resumes where it was. A client that
-reads nothing for `Limits.stall` seconds is dropped.
+A stopping server ends the events early, without that marker, and the client resumes where it was. A client
+that reads nothing for `Limits.stall` seconds is dropped.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from outlast.core import json
 from outlast.core.clock import seconds
 from outlast.host.address import Address
 from outlast.host.life.host import Host
-from outlast.server.http.paced import PIECE, write
+from outlast.server.http.paced_response import PIECE, write
 from outlast.server.limits import Limits
-from outlast.server.room.outgoing import Outgoing
+from outlast.server.room.client_view import ClientView
 
 HEADERS = {
     "cache-control": "no-cache, no-transform",
     "x-accel-buffering": "no",
     "x-vercel-ai-ui-message-stream": "v1",
 }
-KEEP_ALIVE = 15.0  # seconds between comments on a stream that says nothing
+KEEP_ALIVE = 15.0  # seconds between comments on an idle stream
 
 
 class Readers:
@@ -43,7 +43,7 @@ class Readers:
 
     @property
     def is_full(self) -> bool:
-        """Whether the server has as many connections as it may have."""
+        """Whether the server has reached its limit of connections."""
         return self.count + self._others() >= self._most
 
     @contextmanager
@@ -56,7 +56,7 @@ class Readers:
 
 
 class EventStream(StreamingResponse):
-    """Events of one answer, from one place in its stream on."""
+    """The events of one answer, from a position in its stream."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class EventStream(StreamingResponse):
         before: Sequence[str] = (),
         continues: str = "",
     ) -> None:
-        """`before`: chunks that are not of the stream. `continues`: the message that it adds to."""
+        """`before`: chunks that precede the stream. `continues`: the id of the message that it extends."""
         self._host = host
         self._address = address
         self._leaving: asyncio.Event = request.state.leaving
         self._readers: Readers = request.state.readers
-        self._outgoing = Outgoing(request.state.base, limits)
+        self._view = ClientView(request.state.base, limits)
         self._stall = seconds(limits.stall)
         self._stream = stream
         self._after = after
@@ -93,7 +93,7 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
-        """Write piece after piece, as long as the client reads."""
+        """Write the events while the client reads them."""
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
         pieces = self._pieces()
@@ -102,11 +102,13 @@ class EventStream(StreamingResponse):
                 if not await write(send, piece, self._stall):
                     return
         finally:
-            await pieces.aclose()  # now: it holds the agent
+            await pieces.aclose()  # at once, because it holds the agent
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
-        async with self._host.using(self._address):  # it stays in memory while somebody reads
+        async with self._host.using(
+            self._address
+        ):  # the agent stays in memory while a client reads
             for piece in _joined(f"data: {self._public(chunk)}\n\n" for chunk in self._before):
                 yield piece
             async for found in self._batches():
@@ -125,7 +127,7 @@ class EventStream(StreamingResponse):
                 yield b"data: [DONE]\n\n"
 
     async def _batches(self) -> AsyncIterator[tuple[int, list[str]] | None]:
-        """What there is to read, as it comes; None: nothing has come for a while."""
+        """Yield batches as they arrive; None after a while without one."""
         reader = self._stream.batches(self._after)
         leaving = asyncio.ensure_future(self._leaving.wait())
         following: asyncio.Future[Any] | None = None
@@ -146,26 +148,26 @@ class EventStream(StreamingResponse):
         finally:
             leaving.cancel()
             if following is not None:
-                following.cancel()  # a generator that runs cannot be closed
+                following.cancel()  # a running generator cannot be closed
                 await asyncio.wait({following})
             await reader.aclose()  # type: ignore[attr-defined]
 
     def _public(self, chunk: str) -> str:
-        return self._outgoing.chunk(chunk, self._message_id)
+        return self._view.chunk(chunk, self._message_id)
 
     def _message_id(self) -> str:
-        """The message that the chunks make, or add to."""
+        """Return the id of the message that the chunks build or extend."""
         first = json.decode(self._stream.chunks[0]) if self._stream.chunks else {}
         return str(first.get("messageId") or self._continues)
 
 
 def _place(seq: int, chunk: str) -> str:
-    """From where a client resumes; what is transient has no place."""
+    """Return the event id from which a client resumes; transient chunks have none."""
     return "" if isinstance(chunk, Passing) else f"id: {seq}\n"
 
 
 def _joined(texts: Iterable[str]) -> Iterator[bytes]:
-    """The same text in pieces that are neither tiny nor huge."""
+    """Join the texts into pieces that are neither tiny nor huge."""
     waiting: list[str] = []
     size = 0
     for text in texts:

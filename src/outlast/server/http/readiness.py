@@ -1,4 +1,4 @@
-"""Whether a server can do what it is for: it has started, and its store answers."""
+"""Readiness of a server: it has started, and its store responds."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from outlast.core.errors import StoreError
 from outlast.store.base import Store
 from outlast.store.operations import Query
 
-WITHIN = 3.0  # seconds that a store may be silent for
-AWAY = "the store does not answer"
+WITHIN = 3.0  # seconds within which the store must respond
+AWAY = "the store does not respond"
 
 _PING = Query.same("SELECT 1")
 
 
 class Readiness:
-    """Of one server. However many ask at once, the store is asked once."""
+    """The readiness check of one server. Concurrent requests share one query of the store."""
 
     def __init__(self) -> None:
         self._asking: asyncio.Task[bool] | None = None
 
     async def problem(self, store: Store) -> str | None:
-        """Why nobody should be sent here; None: nothing is in the way."""
+        """Return why the server is not ready, or None."""
         if self._asking is None:
-            self._asking = asyncio.get_running_loop().create_task(_answers(store), name="ready")
-            self._asking.add_done_callback(self._asked)
-        answers = await asyncio.shield(self._asking)
+            self._asking = asyncio.get_running_loop().create_task(_responds(store), name="ready")
+            self._asking.add_done_callback(self._forget)
+        responds = await asyncio.shield(self._asking)
         silent = store.statistics().unavailable_for
-        return None if answers and (silent is None or silent < WITHIN) else AWAY
+        return None if responds and (silent is None or silent < WITHIN) else AWAY
 
-    def _asked(self, _: asyncio.Task[bool]) -> None:
+    def _forget(self, _: asyncio.Task[bool]) -> None:
         self._asking = None
 
 
-async def _answers(store: Store) -> bool:
+async def _responds(store: Store) -> bool:
     try:
         async with asyncio.timeout(WITHIN):
             await store.fetch(_PING)

@@ -1,22 +1,22 @@
-"""Agents over plain HTTP: what a browser tab can do with its socket can be done without one.
+"""Agents over plain HTTP: everything that a browser can do over its socket, without one.
 
-| request | answer |
+| request | response |
 | --- | --- |
-| `GET …/get-messages` | the newest messages that fit; `?before=ID[&limit=N]`: those before one |
-| `GET …/chat/content/{message}/{key}` | a large output or file that clients are sent the URL of |
+| `GET …/get-messages` | the newest messages that fit; `?before=ID[&limit=N]`: older ones |
+| `GET …/chat/content/{message}/{key}` | a large output or file of which clients receive the URL |
 | `POST …/chat` | the answer as a UI message stream (server-sent events), for the AI SDK's `useChat` |
-| `GET …/chat/stream` | the same of the turn that runs, from `Last-Event-ID` on; 204 when there is none |
-| `POST …/chat/stop` | stops a request, or the one that runs |
+| `GET …/chat/stream` | the same for the running turn, after `Last-Event-ID`; 204 without one |
+| `POST …/chat/stop` | stops a request, or the running one |
 | `POST …/chat/tool-result`, `…/tool-approval` | answers an open call |
-| `GET …/chat/branches` | which messages have others in their place: their ids, in order |
-| `POST …/chat/branch` | goes on with another one of them |
+| `GET …/chat/branches` | messages that have alternatives, with the ids of these, in order |
+| `POST …/chat/branch` | switches to an alternative |
 | `DELETE …/chat` | clears the conversation |
 | `POST …/submissions` | 202 and the submission; `Idempotency-Key` |
-| `GET …/submissions/{id}` | how it stands |
+| `GET …/submissions/{id}` | its status |
 | `DELETE …/submissions/{id}` | cancels it |
 | `POST …/rpc/{method}` | calls a method that is marked with `@rpc` |
 
-Everything else is the application's: `on_request`.
+Every other request goes to the application's `on_request`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from outlast.core.clock import seconds
 from outlast.core.errors import OutlastError, PublicError, RpcRefused, SubmissionConflict
 from outlast.host.address import Address
 from outlast.host.life.host import Host
+from outlast.server.http.error_ids import log_failed_call
 from outlast.server.http.event_stream import EventStream
-from outlast.server.http.hidden import failed_call
-from outlast.server.http.not_now import NOT_STORED
-from outlast.server.http.paced import PacedResponse
+from outlast.server.http.paced_response import PacedResponse
+from outlast.server.http.unavailable import NOT_STORED
 from outlast.server.limits import Limits
-from outlast.server.room.outgoing import Outgoing
-from outlast.server.room.replay import begins_at, denied, rebuilding
-from outlast.server.room.wire import encode
+from outlast.server.room.client_view import ClientView
+from outlast.server.room.public import encode
+from outlast.server.room.replay import begins_at, denied, rebuild_chunks
 from outlast.server.routing import Target
 from outlast.server.socket.long_requests import Plain, request_body
-from outlast.server.socket.requests import Unreadable, brought_by_client, read, too_large
+from outlast.server.socket.requests import Unreadable, client_message_problem, parse_body, too_large
 
 SHOWN_IMAGES = {"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"}
 CONTENT_HEADERS = {
@@ -59,7 +59,7 @@ CONTENT_HEADERS = {
 
 
 class Refused(Exception):
-    """A request that makes no sense; the text is the client's."""
+    """A request that is refused; the client receives the message."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -67,12 +67,12 @@ class Refused(Exception):
 
 
 def most_of(target: Target, limits: Limits) -> int:
-    """Bytes that the body of a request to this agent may have; those of `on_request` may have more."""
+    """Return the largest body that a request to this agent may have; `on_request` allows a larger one."""
     return limits.frame if target.rest == ("chat",) else limits.body
 
 
-async def answer(host: Host, request: Request, target: Target, limits: Limits) -> Response:
-    """What an agent's address answers."""
+async def respond(host: Host, request: Request, target: Target, limits: Limits) -> Response:
+    """Handle a request to an agent."""
     try:
         async with host.using(target.address, may_make=True) as agent:
             response = await _route(host, agent, request, target, limits)
@@ -88,7 +88,7 @@ async def answer(host: Host, request: Request, target: Target, limits: Limits) -
 
 
 async def _report(host: Host, request: Request, target: Target, error: Exception) -> None:
-    """A message could not be stored. The agent that it was for was discarded."""
+    """Report a message that was not stored. Its agent was discarded."""
     with contextlib.suppress(OutlastError):
         async with host.using(target.address) as agent:
             if is_chat(agent):
@@ -121,7 +121,7 @@ async def _route(
 
 
 async def _messages(agent: Any, request: Request, limits: Limits) -> Response:
-    """The newest messages that fit, or those before one."""
+    """Return the newest messages that fit, or those before a given one."""
     before = request.query_params.get("before")
     if not is_chat(agent):
         return _json("[]", earlier=False)
@@ -133,9 +133,9 @@ async def _messages(agent: Any, request: Request, limits: Limits) -> Response:
         count = min(int(limit), most) if limit.isdecimal() and len(limit) < 10 else most
         earlier = await chat_of(agent).earlier(before, limits.transcript, max(1, count))
         if earlier is None:
-            raise Refused(404, "There is no such message.")
+            raise Refused(404, "No such message.")
         shown = earlier
-    window = Outgoing(request.state.base, limits).window(shown)
+    window = ClientView(request.state.base, limits).window(shown)
     return _json(window.text, earlier=window.has_earlier)
 
 
@@ -146,10 +146,10 @@ def _json(text: str, *, earlier: bool) -> Response:
 
 
 async def _content(agent: Any, message_id: str, key: str) -> Response:
-    """A value that clients are sent the URL of."""
+    """Return a value of which clients receive the URL."""
     part = await chat_of(agent).content(unquote(message_id), unquote(key))
     if part is None:
-        raise Refused(404, "There is no such content.")
+        raise Refused(404, "No such content.")
     if "output" in part:
         headers = {**CONTENT_HEADERS, "cache-control": "no-store"}
         return PacedResponse(encode(part["output"]), media_type="application/json", headers=headers)
@@ -157,12 +157,12 @@ async def _content(agent: Any, message_id: str, key: str) -> Response:
 
 
 def _file(part: Mapping[str, Any]) -> Response:
-    """A file that is stored as a `data:` URL. Nothing but plain images is shown as a page of ours."""
+    """Return a file that is stored as a `data:` URL. Only plain images are displayed under our origin."""
     head, _, data = str(part["url"]).partition(",")
     try:
         content = b64decode(data) if head.endswith(";base64") else unquote_to_bytes(data)
     except ValueError:
-        raise Refused(404, "The file cannot be read.") from None
+        raise Refused(404, "The file is unreadable.") from None
     kind = head.removeprefix("data:").partition(";")[0] or "text/plain"
     is_shown = kind in SHOWN_IMAGES
     headers = {**CONTENT_HEADERS, "cache-control": "private, max-age=86400, immutable"}
@@ -213,13 +213,13 @@ async def _chat(
 
 
 async def _body(request: Request, limits: Limits) -> dict[str, Any]:
-    """The JSON object of a request; `Refused` when it is too large, or none."""
+    """Return the JSON object in the body; `Refused` when it is too large or not an object."""
     text = await _body_text(request, limits.body)
     return _object(text) if text else {}
 
 
 async def _chat_body(request: Request, limits: Limits) -> dict[str, Any]:
-    """The same of a request that may repeat a long history, of which only the last messages are read."""
+    """The same for a request that may repeat a long history, of which only the last messages are read."""
     text = await _body_text(request, limits.frame)
     if len(text) <= limits.body:
         return _object(text) if text else {}
@@ -234,7 +234,7 @@ async def _body_text(request: Request, most: int) -> str:
     async for piece in request.stream():
         size += len(piece)
         if size > most:
-            raise Refused(413, f"The request is too large: at most {most:,} bytes are accepted.")
+            raise Refused(413, f"The request is too large: the limit is {most:,} bytes.")
         pieces.append(piece)
     try:
         return b"".join(pieces).decode()
@@ -271,7 +271,7 @@ async def _ask(
         message = body.get("message")
         if "messages" not in body and isinstance(message, dict):
             body = {**body, "messages": [message]}
-        wanted = read(id, body, limits)
+        wanted = parse_body(id, body, limits)
         if wanted.problem is not None:
             raise Refused(413, wanted.problem)
     except (Refused, Unreadable) as error:
@@ -280,7 +280,7 @@ async def _ask(
     _check_pending(agent, limits)
     _check_room(request)
     if not wanted.messages and wanted.regenerates is None:
-        going_on, answered = await _answered(agent, body["messages"], wanted.client_tools)
+        going_on, answered = await _apply_answers(agent, body["messages"], wanted.client_tools)
         if going_on is not None:
             answer = _last_answer(agent)
             stream = await chat_of(agent).stream(going_on)
@@ -319,8 +319,13 @@ async def _ask(
     return EventStream(host, target.address, request, limits, stream, id=entry.id)
 
 
-async def _answered(agent: Any, shown: list[Any], tools: list[Any] | None) -> tuple[Any, list[str]]:
-    """The AI SDK sends the message whose calls it has answered: the request that goes on, and the calls."""
+async def _apply_answers(
+    agent: Any, shown: list[Any], tools: list[Any] | None
+) -> tuple[Any, list[str]]:
+    """Apply the answers in the message that the AI SDK sends.
+
+    Returns the request that continues, and the calls.
+    """
     answered = []
     last = shown[-1] if shown else None
     parts = last.get("parts") if isinstance(last, dict) and last.get("role") == "assistant" else ()
@@ -328,14 +333,14 @@ async def _answered(agent: Any, shown: list[Any], tools: list[Any] | None) -> tu
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict) and isinstance(part.get("toolCallId"), str):
                 answered.append(part["toolCallId"])
-                await _answered_call(agent, part, tools)
+                await _apply_answer(agent, part, tools)
     except (TypeError, ValueError) as problem:
         raise Refused(400, str(problem)) from None
     return next(iter(chat_of(agent).continuations()), None), answered
 
 
-async def _answered_call(agent: Any, part: dict[str, Any], tools: list[Any] | None) -> None:
-    """What was answered before stays as it is."""
+async def _apply_answer(agent: Any, part: dict[str, Any], tools: list[Any] | None) -> None:
+    """Apply one answer, unless the call already has one."""
     id, error, approval = part["toolCallId"], part.get("errorText"), part.get("approval")
     match part.get("state"):
         case "output-available":
@@ -354,7 +359,7 @@ async def _answered_call(agent: Any, part: dict[str, Any], tools: list[Any] | No
 
 def _check_pending(agent: Any, limits: Limits) -> None:
     if chat_of(agent).waiting >= limits.pending:
-        raise Refused(429, "Too many messages wait for an answer.")
+        raise Refused(429, "Too many messages are waiting for an answer.")
 
 
 def _check_room(request: Request) -> None:
@@ -383,8 +388,9 @@ async def _resume(
     if not after:
         after = begins_at(stream.chunks)
         if entry.kind == "continue" and entry.ended_at is None and base["parts"]:
-            # The AI SDK builds the message anew: also what this goes on with, instead of its `start`.
-            before, after = rebuilding(base), after + 1
+            # The AI SDK rebuilds the message from chunks, so the part that the turn continues is sent, too,
+            # instead of its `start`.
+            before, after = rebuild_chunks(base), after + 1
     return EventStream(
         host,
         target.address,
@@ -399,7 +405,7 @@ async def _resume(
 
 
 def _last_answer(agent: Any) -> dict[str, Any]:
-    """The last message of the assistant; one without parts when there is none."""
+    """Return the last message of the assistant; without one, a message without parts."""
     return chat_of(agent).messages().answer or {"parts": []}
 
 
@@ -409,7 +415,7 @@ async def _stop(agent: Any, request: Request, limits: Limits) -> Response:
     started = chat_of(agent).situation().started
     if not isinstance(id, str):
         id = None if started is None else started.request_id
-    stopped = id is not None and await agent.cancel_chat(id, "The user has stopped it.")
+    stopped = id is not None and await agent.cancel_chat(id, "The user stopped it.")
     return JSONResponse({"stopped": stopped})
 
 
@@ -451,7 +457,7 @@ async def _submit(agent: Any, request: Request, limits: Limits) -> Response:
     messages = body.get("messages", body.get("message"))
     if messages is None:
         raise Refused(400, "messages is missing.")
-    refused = brought_by_client(messages, limits)
+    refused = client_message_problem(messages, limits)
     if refused is not None:
         raise Refused(400, refused)
     _check_pending(agent, limits)
@@ -472,7 +478,7 @@ async def _submit(agent: Any, request: Request, limits: Limits) -> Response:
 
 def _submission(found: Any, *, status: int = 200) -> Response:
     if found is None:
-        raise Refused(404, "There is no such submission.")
+        raise Refused(404, "No such submission.")
 
     def moment(at: Any) -> int | None:
         return None if at is None else int(at.timestamp() * 1000)
@@ -517,7 +523,7 @@ async def _call(
     except OutlastError:
         raise
     except Exception as error:
-        raise Refused(500, failed_call(host, f"{address}.{method}", error)) from None
+        raise Refused(500, log_failed_call(host, f"{address}.{method}", error)) from None
     if len(results) == 1 and final is None:
         return JSONResponse({"result": results[0]})
     return JSONResponse({"results": results, "result": final})

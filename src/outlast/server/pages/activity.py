@@ -1,7 +1,7 @@
-"""What a host is doing, as a line for people: its events, kept for a while and told as they come.
+"""The activity of a host for the chat page: its recent events, kept and streamed.
 
-A page that was cut off when a process died comes back when the next one is at work already. So events are
-kept from the start of the host on, the last few hundred, and whoever asks is told those first.
+A page that lost its connection when a process died reconnects when the next one is already working. So the
+last few hundred events since the start of the host are kept, and each reader receives them first.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from outlast.core.events import Event
 from outlast.host.life.host import Host
 
 KEPT = 400  # events
-QUEUED = 1000  # events that may wait for a slow reader; older ones are dropped
+QUEUED = 1000  # events queued for a slow reader; older ones are dropped
 
-Told = dict[str, Any]
+Entry = dict[str, Any]
 
 
 class Activity:
-    """The events of one host. Listens from `attach` on."""
+    """The events of one host. Subscribes on `attach`."""
 
     def __init__(self) -> None:
-        self._kept: deque[Told] = deque(maxlen=KEPT)
-        self._followers: set[asyncio.Queue[Told]] = set()
+        self._kept: deque[Entry] = deque(maxlen=KEPT)
+        self._followers: set[asyncio.Queue[Entry]] = set()
         self._count = 0
 
     def attach(self, host: Host) -> None:
-        """Listen to this host, which is about to start."""
-        self._tell(
+        """Subscribe to the events of this host, which is about to start."""
+        self._publish(
             {
                 "name": "host:started",
                 "at": int(time.time() * 1000),
@@ -48,39 +48,39 @@ class Activity:
 
     def _hear(self, event: Event) -> None:
         if event.channel == "rpc" or isinstance(event, ModelAsked):
-            return  # whole conversations are for the inspector, not for a line
-        told = {
+            return  # whole conversations are for the inspector, not for an activity line
+        entry = {
             "name": event.name,
             "at": event.at,
             "severity": event.severity,
             "agent": event.agent,
         }
-        self._tell({**event.payload, **told})
+        self._publish({**event.payload, **entry})
 
-    def _tell(self, told: Told) -> None:
+    def _publish(self, entry: Entry) -> None:
         self._count += 1
-        told = {**told, "seq": self._count}
-        self._kept.append(told)
+        entry = {**entry, "seq": self._count}
+        self._kept.append(entry)
         for follower in self._followers:
             if follower.full():
                 follower.get_nowait()
-            follower.put_nowait(told)
+            follower.put_nowait(entry)
 
     @contextmanager
-    def _following(self) -> Iterator[asyncio.Queue[Told]]:
-        queue: asyncio.Queue[Told] = asyncio.Queue(QUEUED)
-        for told in self._kept:
-            queue.put_nowait(told)
+    def _following(self) -> Iterator[asyncio.Queue[Entry]]:
+        queue: asyncio.Queue[Entry] = asyncio.Queue(QUEUED)
+        for entry in self._kept:
+            queue.put_nowait(entry)
         self._followers.add(queue)
         try:
             yield queue
         finally:
             self._followers.discard(queue)
 
-    async def follow(self, agent: str | None) -> AsyncIterator[Told]:
-        """What happened to an agent and to the host, then what happens. None: to every agent."""
+    async def follow(self, agent: str | None) -> AsyncIterator[Entry]:
+        """Yield past, then new events of an agent and of the host; None: of every agent."""
         with self._following() as queue:
             while True:
-                told = await queue.get()
-                if agent is None or told["agent"] in (None, agent):
-                    yield told
+                entry = await queue.get()
+                if agent is None or entry["agent"] in (None, agent):
+                    yield entry

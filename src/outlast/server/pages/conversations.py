@@ -1,5 +1,5 @@
-"""The conversations of a class that are stored, and where something was said in them. For development:
-these look through every message.
+"""Lists the stored conversations of a class, and searches their messages. For development: these queries
+scan every message.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from outlast.store.base import Row, Store
 LISTED = 200  # conversations
 FOUND = 40  # messages
 TITLE = 80  # characters
-AROUND = 60  # characters before and after what was found
+AROUND = 60  # characters before and after a hit
 
-_IN_A_URL = re.compile(r"[\w.~!$&'()*+,;=:@%-]+", re.ASCII)  # as it stands there
+_IN_A_URL = re.compile(r"[\w.~!$&'()*+,;=:@%-]+", re.ASCII)  # unescaped
 
 
-async def stored(store: Store, kind: str) -> list[dict[str, Any]]:
-    """Name, title and time of the last message of each, newest first."""
+async def list_stored(store: Store, kind: str) -> list[dict[str, Any]]:
+    """Return name, title and time of the last message of each conversation, newest first."""
     prefix = f"{kind}/"
     found = await store.fetch(rows.CONVERSATIONS, len(prefix), prefix, LISTED)
     listed = []
@@ -35,8 +35,8 @@ async def stored(store: Store, kind: str) -> list[dict[str, Any]]:
     return listed
 
 
-async def found(store: Store, kind: str, text: str) -> list[dict[str, Any]]:
-    """The messages that say this, newest first, each with some of what stands around it."""
+async def search(store: Store, kind: str, text: str) -> list[dict[str, Any]]:
+    """Return the messages that contain the text, newest first, each with an excerpt."""
     prefix, wanted = f"{kind}/", text.casefold()
     rough = f"%{_escaped(json.encode(text)[1:-1])}%"
     hits = []
@@ -61,13 +61,13 @@ def _hit(row: Row, wanted: str) -> dict[str, Any] | None:
 
 
 def title_of(message: Mapping[str, Any] | None) -> str:
-    """What a conversation is called: how it begins."""
+    """Return the title of a conversation: its beginning."""
     said = " ".join(text_of(message).split()) if message is not None else ""
     return said if len(said) <= TITLE else f"{said[: TITLE - 1].rstrip()}…"
 
 
 def _name(agent: str) -> str | None:
-    """The name of a root agent; None: it is a sub-agent, or nobody can name it in a URL."""
+    """Return the name of a root agent; None for a sub-agent, or a name that a URL cannot contain."""
     try:
         address = Address.parse(agent)
     except InvalidName:
@@ -85,7 +85,7 @@ def _decoded(body: str) -> dict[str, Any] | None:
 
 
 def _escaped(text: str) -> str:
-    """As a part of a pattern. SQLite knows lower case of ASCII only: any other letter may stand there."""
+    """Escape a text for LIKE. SQLite folds the case of ASCII only, so other letters match any character."""
     for special in "!%_":
         text = text.replace(special, f"!{special}")
     return "".join(each if each.isascii() else "_" for each in text)

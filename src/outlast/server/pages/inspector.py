@@ -1,22 +1,22 @@
-"""The inspector's side of the server: the views of `outlast.inspect` as JSON, and what operators may do.
+"""The inspector's endpoints: the views of `outlast.inspect` as JSON, and the actions of operators.
 
-Below `/_outlast/inspect`, if `App(inspector=True)`. An agent is meant by its address (`?agent=Class/name`).
+Below `/_outlast/inspect`, if `App(inspector=True)`. `?agent=Class/name` selects an agent by its address.
 
-| request | answer |
+| request | response |
 | --- | --- |
 | `GET host` | the host: classes, agents in memory, sockets |
-| `GET agents?after=&limit=` | agents, with what they do and how many sockets they have |
+| `GET agents?after=&limit=` | agents, with their activity and number of sockets |
 | `GET agent?agent=` | one of them |
 | `GET turns`, `submissions`, `incidents`, `sizes` | of one agent, or of all |
 | `GET messages`, `fibers`, `schedules`, `ledger` | of one agent |
 | `GET battery?agent=&name=` | the views of a battery; `&live=1`: the live ones; `&view=&row=`: one row |
 | `GET turn?agent=&id=`, `chunks?agent=&id=` | a turn with its timeline; its raw chunks |
-| `GET requests?agent=&id=` | what its model was sent, by this process |
-| `POST cancel`, `seal`, `retry` | `{"agent", "id"}`: about a turn |
+| `GET requests?agent=&id=` | the requests that this process sent to its model |
+| `POST cancel`, `seal`, `retry` | `{"agent", "id"}`: act on a turn |
 | `POST release` | `{"agent"}` |
 | `POST fork` | `{"agent", "message", "name"?}`: a new agent, with the conversation up to a message |
 
-Without `auth` it takes the token that is printed at the start (`outlast.server.access.token`).
+Without `auth` it requires the token that is printed at the start (`outlast.server.access.token`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from outlast.core import json
 from outlast.core.errors import OutlastError, UnknownAgent
 from outlast.host.address import Address
 from outlast.inspect import battery_views, views
-from outlast.inspect.asked import AskedModels
-from outlast.inspect.forking import fork
+from outlast.inspect.fork import fork
+from outlast.inspect.model_requests import ModelRequests
 from outlast.inspect.values import NotFound, as_json
 
 if TYPE_CHECKING:
     from outlast.server.app import App
 
-MOST = 1000  # rows of one answer
+MOST = 1000  # rows of one response
 BODY = 64 * 1024  # bytes
 
 
@@ -52,11 +52,11 @@ class _Refused(Exception):
 
 
 class Inspector:
-    """Of one application."""
+    """The inspector of one application."""
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self.asked = AskedModels()
+        self.model_requests = ModelRequests()
         self._reads: dict[str, Callable[[Request], Awaitable[Any]]] = {
             "host": self._host,
             "agents": self._agents,
@@ -82,8 +82,8 @@ class Inspector:
             "fork": self._fork,
         }
 
-    async def answer(self, request: Request, what: str) -> Response:
-        """Of a request that was allowed; `what` is what comes after the prefix."""
+    async def respond(self, request: Request, what: str) -> Response:
+        """Respond to an authorized request; `what` is the path after the prefix."""
         no_store = {"cache-control": "no-store"}
         try:
             if request.method in ("GET", "HEAD") and what in self._reads:
@@ -91,9 +91,9 @@ class Inspector:
             elif request.method == "POST" and what in self._acts:
                 found = await self._acts[what](await _body(request))
             elif what in self._reads or what in self._acts:
-                raise _Refused(405, f"{what} is not for {request.method}")
+                raise _Refused(405, f"{what} does not accept {request.method}")
             else:
-                raise _Refused(404, f"there is no {what!r} to inspect")
+                raise _Refused(404, f"unknown view {what!r}")
         except _Refused as refusal:
             return JSONResponse({"error": str(refusal)}, refusal.status)
         except (NotFound, UnknownAgent, LookupError) as error:
@@ -104,7 +104,7 @@ class Inspector:
         text = json.encode(as_json(found), "view", json.MAX_DEPTH + 20)
         return Response(text, media_type="application/json", headers=no_store)
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- views -----------------------------------------------------------------------------------
 
     async def _host(self, _: Request) -> Any:
         host = self._app.host
@@ -134,7 +134,7 @@ class Inspector:
         return () if agent_class is None else batteries_of_class(agent_class)
 
     async def _battery(self, request: Request) -> Any:
-        """The views of a battery as tables, or a row of one of them."""
+        """Return the views of a battery as tables, or one row."""
         address, query, store = _address(request), request.query_params, self._app.host.store
         name, row = query.get("name", ""), query.get("row")
         battery = next((each for each in self._batteries(address) if each.name == name), None)
@@ -198,7 +198,7 @@ class Inspector:
 
     async def _requests(self, request: Request) -> Any:
         address, id = await self._which(request)
-        return self.asked.of_turn(address.text, id)
+        return self.model_requests.of_turn(address.text, id)
 
     async def _which(self, request: Request) -> tuple[Address, str]:
         id = request.query_params.get("id")
@@ -207,19 +207,19 @@ class Inspector:
         address = _maybe_address(request)
         return (address, id) if address else await views.find_turn(self._app.host.store, id)
 
-    # --- acting ----------------------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------
 
     async def _call(self, body: dict[str, Any], call: str, *arguments: Any) -> Any:
         address = self._known(body)
         async with self._app.host.using(address) as agent:
             if call not in getattr(type(agent), "_for_operators", ()):
-                raise _Refused(400, f"{address.kind} has no turns")
+                raise _Refused(400, f"{address.kind} is not a chat agent")
             return await getattr(agent, call)(*arguments)
 
     def _known(self, body: dict[str, Any]) -> Address:
         address = Address.parse(_text(body, "agent"))
         if address.root.kind not in self._app.host.classes:
-            raise UnknownAgent(f"this host runs no {address.root.kind}")
+            raise UnknownAgent(f"this host does not run {address.root.kind}")
         return address
 
     async def _cancel(self, body: dict[str, Any]) -> Any:
@@ -230,11 +230,11 @@ class Inspector:
         return {"sealed": await self._call(body, "seal_incident", _text(body, "id"))}
 
     async def _retry(self, body: dict[str, Any]) -> Any:
-        """Accepted now, and answered in its own time: whoever wants to see it follows the agent."""
+        """Accept the retry now and return; the caller follows the agent to see its answer."""
         id, address = _text(body, "id"), self._known(body)
         rows = await views.turn_rows(self._app.host.store, address, id)
         if rows.entry.ended_at is None or rows.entry.target is None:
-            raise NotFound(f"there is no turn {id!r} that has ended, and can be tried again")
+            raise NotFound(f"turn {id!r} has not ended, so it cannot be retried")
         retrying = asyncio.ensure_future(self._call(body, "retry_incident", id))
         retrying.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._app.background.add(retrying)
@@ -251,12 +251,12 @@ class Inspector:
         if name is None:
             name = f"{address.name}-{self._app.host.ids.new('fork')[-6:]}"
         to = Address((*address.path[:-1], (address.kind, str(name))))
-        to = Address.parse(to.text)  # a name that cannot be one is refused here
+        to = Address.parse(to.text)  # raises for an invalid name
         count = await fork(self._app.host, address, _text(body, "message"), to)
         return {"agent": to.text, "name": to.name, "messages": count}
 
 
-# --- what was asked for --------------------------------------------------------------------------
+# --- parameters ----------------------------------------------------------------------------------
 
 
 def _maybe_address(request: Request) -> Address | None:
@@ -267,7 +267,7 @@ def _maybe_address(request: Request) -> Address | None:
 def _address(request: Request) -> Address:
     address = _maybe_address(request)
     if address is None:
-        raise _Refused(400, "agent is missing: its address, like Class/name")
+        raise _Refused(400, "agent is missing; it must be an address like Class/name")
     return address
 
 
@@ -276,7 +276,7 @@ def _number(request: Request, name: str, otherwise: int) -> int:
     if given is None:
         return otherwise
     if not given.isdecimal() or len(given) > 18:
-        raise _Refused(400, f"{name} is a number")
+        raise _Refused(400, f"{name} must be a number")
     return int(given)
 
 
@@ -300,7 +300,7 @@ async def _body(request: Request) -> dict[str, Any]:
     try:
         found = json.decode(text.decode() or "{}")
     except ValueError:
-        raise _Refused(400, "the body is not JSON") from None
+        raise _Refused(400, "the body must be JSON") from None
     if not isinstance(found, dict):
-        raise _Refused(400, "the body is not a JSON object")
+        raise _Refused(400, "the body must be a JSON object")
     return found

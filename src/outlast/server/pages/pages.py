@@ -1,18 +1,18 @@
-"""The chat page and the inspector: their files, and the little that they ask besides the agents themselves.
+"""The chat page and the inspector: their files, and the requests they make besides those to agents.
 
-| request | answer |
+| request | response |
 | --- | --- |
 | `GET /` | the page |
 | `GET /inspect` | the inspector, if it is on |
-| `GET /_outlast/ui/{file}` | what it consists of |
-| `GET /_outlast/page` | which agents there are, and what the page may offer |
-| `GET /_outlast/conversations?agent=` | those that are stored, newest first (dev) |
-| `GET /_outlast/search?agent=&q=` | where something was said (dev) |
-| `GET /_outlast/activity?agent=&name=` | what the host is doing, as server-sent events (dev) |
-| `POST /_outlast/kill?pid=` | kills this process with SIGKILL, if it is that one (dev) |
+| `GET /_outlast/ui/{file}` | the files of the pages |
+| `GET /_outlast/page` | the agents, and the options of the page |
+| `GET /_outlast/conversations?agent=` | the stored conversations, newest first (dev) |
+| `GET /_outlast/search?agent=&q=` | messages that contain a text (dev) |
+| `GET /_outlast/activity?agent=&name=` | the activity of the host, as server-sent events (dev) |
+| `POST /_outlast/kill?pid=` | kills this process with SIGKILL, if it has this pid (dev) |
 
-*dev*: only where the page was switched on for development (`Page(dev=True)`, `outlast demo`), only for
-requests that no page of somebody else can make, and only for those who may inspect: see `doors`.
+*dev*: only where the page runs in development mode (`Page(dev=True)`, `outlast demo`), only for requests
+that no foreign page can send, and only for principals that may inspect: see `access.policy`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from outlast.server.access.provenance import is_address, own_authority
 from outlast.server.limits import Limits
 from outlast.server.pages import conversations
 from outlast.server.pages.activity import Activity
-from outlast.server.room.wire import encode
+from outlast.server.room.public import encode
 from outlast.server.routing import kebab
 
 OURS = "/_outlast/"
 ABOUT = f"{OURS}page"
-KEEP_ALIVE = 15.0  # seconds between comments on a stream that says nothing
+KEEP_ALIVE = 15.0  # seconds between comments on an idle stream
 INDEX = "index.html"
 INSPECT = "inspect"
 POLICY = "; ".join(
@@ -72,7 +72,7 @@ TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """What somebody may want to say first: a button on the empty page."""
+    """A suggested first message: a button on the empty page."""
 
     label: str
     text: str
@@ -95,8 +95,9 @@ class Page:
     app = App(agents=[Assistant], store="sqlite:///chat.db", ui=page)
     ```
 
-    `dev` shows what the server is doing, lists what is stored, and offers to kill the server: never where
-    strangers can reach it. `browser_tools` are the tools that the page runs itself: `browser_time`.
+    `dev` shows the activity of the server, lists the stored conversations, and offers to kill the server:
+    never enable it where strangers can reach it. `browser_tools` are tools that the page itself runs:
+    `browser_time`.
     """
 
     title: str = "outlast"
@@ -105,12 +106,12 @@ class Page:
     browser_tools: Sequence[str] = ()
     dev: bool = False
     demo: bool = False
-    inspector: str | None = None  # where it is, if that is not ours
+    inspector: str | None = None  # the URL of another inspector
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the page is about."""
+    """The context of a page request."""
 
     page: Page
     host: Host
@@ -119,30 +120,30 @@ class Site:
     limits: Limits
     activity: Activity
     leaving: asyncio.Event
-    check: Callable[[], Awaitable[None]]  # raises unless whoever asks may see everything
+    check: Callable[[], Awaitable[None]]  # raises unless the client may see all agents
     inspector: bool = False  # whether it is on
     chat: bool = True  # whether there is a chat page
 
 
 def is_page(path: str, *, chat: bool = True, inspector: bool = False) -> bool:
-    """Whether this path, below where the application is mounted, is one of the pages that are on."""
+    """Return whether this path, below the mount point, belongs to an enabled page."""
     if inspector and (path == f"/{INSPECT}" or (is_public(path) and path.startswith(OURS))):
         return True
     return chat and (path in ("", "/") or path.startswith(OURS))
 
 
 def is_document(path: str) -> bool:
-    """Whether somebody opens it in a browser."""
+    """Return whether a browser opens this path as a page."""
     return path in _DOCUMENTS
 
 
 def is_public(path: str) -> bool:
-    """Whether it holds nothing of anybody: the files, and what the page may offer."""
+    """Return whether this path needs no access: the files, and the options of the page."""
     return path in ("", "/", f"/{INSPECT}", ABOUT) or path.startswith(f"{OURS}ui/")
 
 
-async def answer(site: Site, request: Request, path: str) -> Response:
-    """What a path of the page answers."""
+async def respond(site: Site, request: Request, path: str) -> Response:
+    """Respond to a request of a page."""
     if path == "":
         return RedirectResponse(f"{request.scope.get('root_path', '')}/")
     if path in _DOCUMENTS or path.startswith(f"{OURS}ui/"):
@@ -153,7 +154,7 @@ async def answer(site: Site, request: Request, path: str) -> Response:
         return JSONResponse({"error": "Not found"}, 404)
     is_open, answering = handler
     if not is_open:
-        refusal = why_not(site.page, request)
+        refusal = development_problem(site.page, request)
         if refusal is not None:
             return JSONResponse({"error": refusal}, 403)
         await site.check()
@@ -161,14 +162,14 @@ async def answer(site: Site, request: Request, path: str) -> Response:
     return answered
 
 
-def why_not(page: Page, request: Request) -> str | None:
-    """Why this request may not do what is for development; None: it may."""
+def development_problem(page: Page, request: Request) -> str | None:
+    """Return why this request may not use development features, or None if it may."""
     if not page.dev:
         return "This server is not in development mode."
     where = own_authority(request.headers)
     if where is None or not is_address(where.name):
-        # A name that a stranger's page has made to mean this machine looks like the page's own.
-        return "Use the address of the server, not a name, for this."
+        # A foreign name that resolves to this machine would look like the page's own.
+        return "Open the page at an IP address or localhost, not at another name."
     return None
 
 
@@ -177,7 +178,7 @@ def why_not(page: Page, request: Request) -> str | None:
 
 @cache
 def _files() -> Mapping[str, bytes]:
-    """Everything that the pages consist of, by name."""
+    """Return the files of the pages, by name."""
     folder = resources.files("outlast.ui")
     found = {each.name: each for each in folder.iterdir()}
     found |= {f"inspect/{each.name}": each for each in (folder / "inspect").iterdir()}
@@ -199,7 +200,7 @@ def _file(name: str, method: str) -> Response:
     return Response(content, media_type=kind, headers=HEADERS)
 
 
-# --- what it asks --------------------------------------------------------------------------------
+# --- requests of the page ------------------------------------------------------------------------
 
 
 async def _about(site: Site, request: Request) -> Response:
@@ -207,7 +208,7 @@ async def _about(site: Site, request: Request) -> Response:
     is_operator = True
     try:
         await site.check()
-    except Exception:  # the page itself is for everybody
+    except Exception:  # the page itself is public
         is_operator = False
     chats = [each for each in site.agents if hasattr(each, "save_messages")]
     return JSONResponse(
@@ -230,14 +231,14 @@ async def _about(site: Site, request: Request) -> Response:
 
 
 def _kind(site: Site, request: Request) -> str | None:
-    """The class that a request names as clients spell it."""
+    """Return the class that a request names in the clients' spelling."""
     wanted = request.query_params.get("agent")
     return next((each.__name__ for each in site.agents if kebab(each.__name__) == wanted), None)
 
 
 async def _conversations(site: Site, request: Request) -> Response:
     kind = _kind(site, request)
-    found = [] if kind is None else await conversations.stored(site.host.store, kind)
+    found = [] if kind is None else await conversations.list_stored(site.host.store, kind)
     return JSONResponse({"conversations": found}, headers={"cache-control": "no-store"})
 
 
@@ -245,7 +246,7 @@ async def _search(site: Site, request: Request) -> Response:
     kind, text = _kind(site, request), request.query_params.get("q", "").strip()
     found = []
     if kind is not None and text:
-        found = await conversations.found(site.host.store, kind, text[:200])
+        found = await conversations.search(site.host.store, kind, text[:200])
     return JSONResponse({"found": found}, headers={"cache-control": "no-store"})
 
 
@@ -256,7 +257,7 @@ async def _activity(site: Site, request: Request) -> Response:
         try:
             agent = Address.of(kind, name).text
         except InvalidName:
-            return JSONResponse({"error": "There is no such agent."}, 400)
+            return JSONResponse({"error": "No such agent."}, 400)
     return StreamingResponse(
         _events(site, agent),
         media_type="text/event-stream",
@@ -265,7 +266,7 @@ async def _activity(site: Site, request: Request) -> Response:
 
 
 async def _events(site: Site, agent: str | None) -> AsyncIterator[bytes]:
-    """Until the reader goes, or the server does."""
+    """Yield events until the reader disconnects or the server stops."""
     reader = site.activity.follow(agent)
     leaving = asyncio.ensure_future(site.leaving.wait())
     following: asyncio.Future[Any] | None = None
@@ -290,13 +291,13 @@ async def _events(site: Site, agent: str | None) -> AsyncIterator[bytes]:
 
 
 async def _kill(site: Site, request: Request) -> Response:
-    """Nothing is tidied up and nothing is answered: that is the point.
+    """Kill this process without cleanup or response, which is the point.
 
-    A browser sends a request again that was not answered, to the next process: it names the one it means.
+    A browser resends an unanswered request to the next process, so the request names the process it means.
     """
     wanted = request.query_params.get("pid")
     if wanted is not None and wanted != str(os.getpid()):
-        return JSONResponse({"error": "That process is gone already."}, 409)
+        return JSONResponse({"error": "That process is already gone."}, 409)
     os.kill(os.getpid(), signal.SIGKILL)
     return Response(status_code=204)  # never
 

@@ -1,7 +1,7 @@
-"""What the connections of a chat agent are told: chunks as they become durable, in order, and how turns end.
+"""Sends the connections of a chat agent the chunks of its turns, in order once durable, and the turns' ends.
 
-A connection that was offered a running stream gets no live frame of it until it has said that it wants to
-resume; then it gets what is stored, and is part of what follows. All of that happens between two awaits.
+A connection that was offered a running stream receives none of its live frames until it asks to resume;
+then it receives the stored frames and joins the live ones. All of that happens between two awaits.
 """
 
 from __future__ import annotations
@@ -28,48 +28,48 @@ from outlast.chat.turn.notices import (
 )
 from outlast.core import json
 from outlast.host.notices import Notice
-from outlast.server.room.outgoing import Outgoing
+from outlast.server.room.client_view import ClientView
 from outlast.server.room.replay import begins_at, closing
-from outlast.server.room.transcripts import Transcripts
+from outlast.server.room.transcript_sync import TranscriptSync
 from outlast.server.socket import frames
 from outlast.server.socket.connection import TRY_AGAIN, Connection
 from outlast.server.socket.frames import Responses
-from outlast.server.socket.line import Frame
+from outlast.server.socket.transport import Frame
 
 if TYPE_CHECKING:
     from outlast.server.room.room import Room
 
 _OUTCOMES = {"completed": None, "aborted": "aborted", "skipped": "skipped"}
-_UNSHOWN = ('{"type":"error"', '{"type":"abort"')  # what the terminal frame tells
+_UNSHOWN = ('{"type":"error"', '{"type":"abort"')  # the terminal frame reports these
 
 
-class Live:
-    """A turn that is being told."""
+class LiveTurn:
+    """A turn that is being broadcast."""
 
-    def __init__(self, started: Started, outgoing: Outgoing) -> None:
+    def __init__(self, started: Started, view: ClientView) -> None:
         self.id = started.request_id
         self.stream = started.stream
         self.continuation = started.continuation
         self.message_ids = started.message_ids
         self.shown: Show = started.shown
-        self.at = 0  # what everybody who follows has been told
-        self.followers: set[Connection] | None = None  # who has been told everything
-        self.ended: Ended | None = None  # how, once that is durable
+        self.at = 0  # chunks sent to every follower
+        self.followers: set[Connection] | None = None  # connections that received every chunk
+        self.ended: Ended | None = None  # set once the end is durable
         self.is_cleared = False
         self._message_id = started.message_id
-        self._outgoing = outgoing
+        self._view = view
         self.frames = Responses(self.id, continuation=self.continuation)
 
     def chunk(self, seq: int, chunk: str, *, replay: bool = False) -> str | None:
-        """The frame of a chunk; None: clients are not told of it."""
+        """Return the frame of a chunk; None if clients do not receive it."""
         if not chunk or chunk.startswith(_UNSHOWN):
             return None
         place = None if isinstance(chunk, Passing) else seq
-        public = self._outgoing.chunk(chunk, self._message_id)
+        public = self._view.chunk(chunk, self._message_id)
         return self.frames.chunk(place, public, replay=replay)
 
     def replay(self) -> Iterator[str]:
-        """The frames of what was told so far, of the attempt that counts."""
+        """Yield the frames sent so far, of the current attempt."""
         chunks, end = self.stream.chunks, self.at
         places = range(begins_at(chunks[:end]), end)
         texts = (self.chunk(seq, chunks[seq], replay=True) for seq in places)
@@ -86,19 +86,19 @@ class ChatRoom:
 
     def __init__(self, room: Room) -> None:
         self._room = room
-        self._turns: deque[Live] = deque()  # the first one is being told; the others wait
+        self._turns: deque[LiveTurn] = deque()  # the first is being broadcast; the others wait
         self._task: asyncio.Task[None] | None = None
-        self._outgoing = room.outgoing
-        self._transcripts = Transcripts(room.outgoing)
-        self.owners: dict[str, Connection] = {}  # by the requests that they made
-        self.continuations: set[str] = set()  # of these requests, those that go on with a message
-        self.clearing: Connection | None = None  # who clears, and knows it
+        self._view = room.view
+        self._transcripts = TranscriptSync(room.view)
+        self.owners: dict[str, Connection] = {}  # by request id
+        self.continuations: set[str] = set()  # of these requests, those that continue a message
+        self.clearing: Connection | None = None  # the connection that is clearing the conversation
 
     @property
-    def live(self) -> Live | None:
+    def live(self) -> LiveTurn | None:
         return self._turns[0] if self._turns else None
 
-    # --- who comes and goes ----------------------------------------------------------------------
+    # --- joining and leaving ---------------------------------------------------------------------
 
     def join(self, connection: Connection, gateway: ChatGateway) -> None:
         started, waiting, _, recovering = gateway.situation()
@@ -112,14 +112,14 @@ class ChatRoom:
             connection.send(frames.frame(frames.PENDING, id=id))
             connection.parked = True
         shown = gateway.messages()
-        if len(shown) or gateway.is_used:  # in a new conversation nobody can be behind
+        if len(shown) or gateway.is_used:  # a new conversation has nothing to catch up on
             self._transcripts.join(connection, shown)
 
     def _hint(self, connection: Connection, recovering: bool) -> None:
         if recovering:
             connection.send(frames.frame(frames.RECOVERING, recovering=True))
 
-    def left(self, connection: Connection) -> None:
+    def leave(self, connection: Connection) -> None:
         self._transcripts.leave(connection)
         if not self._room.connections and self._task is not None:
             self._task.cancel()
@@ -130,13 +130,13 @@ class ChatRoom:
         connection.offered, connection.parked, connection.probing = id, False, False
         connection.send(frames.frame(frames.RESUMING, id=id, probeId=probe))
 
-    # --- what the agent says ---------------------------------------------------------------------
+    # --- notices ---------------------------------------------------------------------------------
 
     def hear(self, notice: Notice) -> None:
         match notice:
             case Accepted(request_id=id, kind="message", shown=shown):
                 owner = self.owners.get(id)
-                self._transcripts.tell(shown(), self._room.connections, owner=owner)
+                self._transcripts.send(shown(), self._room.connections, owner=owner)
             case Accepted(request_id=id, kind="continue"):
                 self.continuations.add(id)
             case Started(stream=stream):
@@ -144,14 +144,14 @@ class ChatRoom:
                     self._follow(notice)
             case Ended(request_id=id):
                 live = next((each for each in self._turns if each.id == id), None)
-                if live is not None:  # once its last chunks are sent
+                if live is not None:  # ends once its last chunks are sent
                     live.ended = notice
                 else:
                     self._end_unseen(notice)
             case MessageUpdated(message=message):
-                self._room.send(frames.message_updated(self._outgoing.message(message)))
+                self._room.send(frames.message_updated(self._view.message(message)))
             case TranscriptChanged(shown=shown):
-                self._transcripts.tell(shown(), self._room.connections)
+                self._transcripts.send(shown(), self._room.connections)
             case Recovering(recovering=recovering, request_id=id):
                 self._room.send(frames.frame(frames.RECOVERING, recovering=recovering, id=id))
             case Cleared():
@@ -163,62 +163,62 @@ class ChatRoom:
                 pass
 
     def _follow(self, started: Started, *, at: int = 0) -> None:
-        live = Live(started, self._outgoing)
+        live = LiveTurn(started, self._view)
         live.at = at
         self._turns.append(live)
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._tell(), name="chat room")
+            self._task = asyncio.get_running_loop().create_task(self._broadcast(), name="chat room")
 
-    def tell_one(self, connection: Connection, gateway: ChatGateway) -> None:
-        """Send one connection the conversation as it is."""
-        self._transcripts.tell(gateway.messages(), [connection])
+    def send_transcript(self, connection: Connection, gateway: ChatGateway) -> None:
+        """Send one connection the current conversation."""
+        self._transcripts.send(gateway.messages(), [connection])
 
     def _find(self, started: Started | None) -> None:
-        """Follow a turn that began when nobody was here, or that is about to be told."""
+        """Follow a turn that began before anyone connected, or that is about to be broadcast."""
         if started is not None and self.live is None:
             self._follow(started, at=len(started.stream.chunks))
 
-    def _offer_parked(self, live: Live) -> None:
+    def _offer_parked(self, live: LiveTurn) -> None:
         for connection in self._room.connections:
             if connection.parked:
                 self._offer(connection, live.id)
 
-    async def _tell(self) -> None:
-        """Each turn to its end, one after another."""
+    async def _broadcast(self) -> None:
+        """Broadcast each turn to its end, one after another."""
         try:
             while self._turns:
                 live = self._turns[0]
                 async for seq, chunks in live.stream.batches(live.at):
-                    self._tell_chunks(live, seq, chunks)
+                    self._broadcast_chunks(live, seq, chunks)
                 self._turns.popleft()
-                if live.ended is None:  # not the turn is over, but the agent here
+                if live.ended is None:  # the agent left this host, the turn has not ended
                     self._room.send_away(TRY_AGAIN)
                     return
                 self._end(live, live.ended.end)
         finally:
-            if self._task is asyncio.current_task():  # not when somebody else has come meanwhile
+            if self._task is asyncio.current_task():  # unless another task took over
                 self._task = None
 
-    def _tell_chunks(self, live: Live, seq: int, chunks: Sequence[str]) -> None:
+    def _broadcast_chunks(self, live: LiveTurn, seq: int, chunks: Sequence[str]) -> None:
         self._offer_parked(live)
         following = [each for each in self._room.connections if each.offered != live.id]
         live.followers = set(following) if not seq else (live.followers or set()) & set(following)
-        told: list[Frame] = []
+        sent: list[Frame] = []
         size = 0
         for chunk in chunks:
             text = live.chunk(seq, chunk)
             if text is not None:
-                told.append(Frame(text))
+                sent.append(Frame(text))
                 size += len(text)
             seq += not isinstance(chunk, Passing)
         for connection in following:
-            connection.send_all(told, size)
+            connection.send_all(sent, size)
         live.at = seq
 
     # --- ends ------------------------------------------------------------------------------------
 
-    def _end(self, live: Live, end: TurnEnd) -> None:
-        """The transcript first, for whoever hears that the turn is over goes on typing."""
+    def _end(self, live: LiveTurn, end: TurnEnd) -> None:
+        """Send the transcript first, because users start to type when the turn is over."""
         for connection in self._room.connections:
             if connection.offered == live.id:
                 connection.offered = None
@@ -227,29 +227,29 @@ class ChatRoom:
             self._heal(shown)
         last = terminal(live.frames, end, live.stream.chunks, live.message_ids)
         followers = live.followers or () if end.status == "completed" else ()
-        # Of a turn that was cleared, clients may have made a message: that goes with the transcript.
+        # Clients may have built a message of a cleared turn; the transcript then removes it.
         if live.is_cleared:
             self._room.send(last)
-        self._transcripts.tell(shown, self._room.connections, followers=followers)
+        self._transcripts.send(shown, self._room.connections, followers=followers)
         if not live.is_cleared:
             self._room.send(last)
         self._forget(live.id)
         self._unpark()
 
     def _heal(self, shown: Shown) -> None:
-        """The last answer for those who keep their own copy, whatever transcript comes.
+        """Send the last answer to clients that keep their own copy, whatever the transcript contains.
 
-        Who has stopped it shows it as it was then, without the words that were on their way; who has watched
-        it break off shows it as still being written.
+        A client that stopped the turn shows the answer without the text that was still in flight; a client
+        that saw it break off shows it as still streaming.
         """
         if shown.answer is not None:
-            self._room.send(frames.message_updated(self._outgoing.message(shown.answer)))
+            self._room.send(frames.message_updated(self._view.message(shown.answer)))
 
     def _end_unseen(self, ended: Ended) -> None:
         """A turn that never began, or that began in another process and was interrupted."""
         responses = Responses(ended.request_id, continuation=ended.continuation)
         shown = ended.shown()
-        self._transcripts.tell(shown, self._room.connections)
+        self._transcripts.send(shown, self._room.connections)
         self._room.send(terminal(responses, ended.end, ended.chunks, ended.message_ids))
         if ended.end.status == "interrupted":
             self._heal(shown)
@@ -261,9 +261,10 @@ class ChatRoom:
         self.continuations.discard(id)
 
     def _unpark(self) -> None:
-        """What somebody waited for has not come.
+        """End the wait of parked connections: the turn they waited for did not start.
 
-        Who has not asked is not told: it would be taken for the answer to a probe that is on its way here.
+        Connections that did not probe receive nothing: they would mistake it for the response to a later
+        probe.
         """
         if self.live is None:
             for connection in self._room.connections:
@@ -274,7 +275,7 @@ class ChatRoom:
     # --- resuming --------------------------------------------------------------------------------
 
     def announce(self, id: str, owner: Connection) -> None:
-        """A continuation is about to run, after an answer that this connection has given."""
+        """Announce a continuation to the connection whose answer triggered it."""
         self.owners[id] = owner
         if self.live is not None and self.live.id == id and self.live.has_begun:
             self._offer(owner, id)
@@ -289,13 +290,13 @@ class ChatRoom:
         *,
         just_asked: str | None = None,
     ) -> None:
-        """A client asks whether there is anything to resume.
+        """Respond to a client that asks whether there is something to resume.
 
-        `just_asked`: the request that the same client has sent together with this, as one that sends a
-        message while it is mounted does. It reads that answer, which must not come twice.
+        `just_asked`: a request that the same client sent together with this probe, as a client does that
+        sends a message while it mounts. It reads that answer, which must not arrive twice.
         """
         started, waiting, failed, recovering = gateway.situation()
-        self._hint(connection, recovering)  # what was told on connect may have come too early
+        self._hint(connection, recovering)  # the hint sent on connect may have come too early
         self._find(started)
         live = self.live
         id = live.id if live is not None else waiting[0] if waiting else None
@@ -319,17 +320,17 @@ class ChatRoom:
             connection.send(frames.frame(frames.RESUME_NONE, reason="idle", probeId=probe))
 
     def _is_here(self, owner: Connection) -> bool:
-        """Whether this client is still connected, be it with another socket."""
+        """Return whether this client is still connected, possibly with another socket."""
         mine = (each for each in self._room.connections if each.id == owner.id)
         return any(not each.is_closing for each in mine)
 
     async def resume(self, connection: Connection, id: str, gateway: ChatGateway) -> None:
-        """A client wants what it was offered."""
+        """Send a client the stream that it was offered."""
         started, waiting, _, _ = gateway.situation()
         self._find(started)
         live = next((each for each in self._turns if each.id == id), None)
         if connection.is_replaying(id):
-            return  # all of it is on its way
+            return  # already being sent
         if live is not None:
             connection.send_each(id, live.replay())
             connection.send(live.frames.replay_complete())
@@ -352,13 +353,13 @@ class ChatRoom:
         chunks, end, continuation, message_ids = stored
         responses = Responses(id, continuation=continuation)
         message_id = "" if end.message is None else end.message.id
-        if end.status != "completed":  # nobody was there to close what was open
+        if end.status != "completed":  # the turn broke off with open parts
             message = None if end.message is None else end.message.raw
             chunks = [*chunks, *closing(chunks, message)]
         connection.send_each(
             id,
             (
-                responses.chunk(seq, self._outgoing.chunk(chunk, message_id), replay=True)
+                responses.chunk(seq, self._view.chunk(chunk, message_id), replay=True)
                 for seq, chunk in islice(enumerate(chunks), begins_at(chunks), None)
                 if chunk and not chunk.startswith(_UNSHOWN)
             ),
@@ -376,14 +377,14 @@ class ChatRoom:
 def terminal(
     responses: Responses, end: TurnEnd, chunks: Sequence[str], message_ids: Sequence[str]
 ) -> str:
-    """The frame that ends a request."""
+    """Return the frame that ends a request."""
     if end.status in ("error", "interrupted"):
         return responses.error(error_of(chunks), message_ids=message_ids)
     return responses.done(outcome=_OUTCOMES.get(end.status), message_ids=message_ids)
 
 
 def error_of(chunks: Sequence[str]) -> str:
-    """What a turn has shown of its error; never what is only in the log."""
+    """Return the error message that a turn showed; never the one that is only in the log."""
     for chunk in reversed(chunks):
         if chunk.startswith('{"type":"error"'):
             return str(json.decode(chunk).get("errorText") or "An error occurred.")

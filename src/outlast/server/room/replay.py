@@ -1,4 +1,4 @@
-"""Chunks that no stream holds, for clients that build a message from chunks alone. Pure."""
+"""Chunks that are not in a stream, for clients that build messages from chunks alone. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from outlast.chat.message.rebuild import outcome_of, rebuilt
 from outlast.chat.message.tool_part import is_settled
 from outlast.core import json
-from outlast.server.room.wire import encode
+from outlast.server.room.public import encode
 
 _BEGINNINGS = ('{"type":"start",', '{"type":"start"}')
 
 
-def rebuilding(message: Mapping[str, Any]) -> list[str]:
-    """The chunks that make this message out of nothing: what a continuation goes on with."""
+def rebuild_chunks(message: Mapping[str, Any]) -> list[str]:
+    """Return chunks that rebuild this message, so that a continuation can extend it."""
     return [encode(chunk) for chunk in rebuilt(message)]
 
 
 def begins_at(chunks: Sequence[str]) -> int:
-    """Where the attempt begins that the answer is made of; what was said before it was taken back."""
+    """Return where the current attempt begins; the chunks before it were discarded."""
     for place in range(len(chunks) - 1, 0, -1):
         if chunks[place].startswith(_BEGINNINGS):
             return place
@@ -27,7 +27,7 @@ def begins_at(chunks: Sequence[str]) -> int:
 
 
 def denied(message: Mapping[str, Any], answered: Sequence[str]) -> list[str]:
-    """Of these calls, those that were denied: whoever has denied one is told that this is its outcome."""
+    """Return the outcome chunks of the denied calls among `answered`, for the client that denied them."""
     return [
         encode(chunk)
         for part in message["parts"]
@@ -38,7 +38,7 @@ def denied(message: Mapping[str, Any], answered: Sequence[str]) -> list[str]:
 
 
 def closing(chunks: Sequence[str], message: Mapping[str, Any] | None) -> list[str]:
-    """The ends of what a stream that broke off has left open, as the stored message has them."""
+    """Return the chunks that close open parts of an interrupted stream, as in the stored message."""
     texts: dict[tuple[str, str], None] = {}
     calls: dict[str, None] = {}
     for text in chunks:

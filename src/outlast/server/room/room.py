@@ -1,4 +1,4 @@
-"""The connections of one agent, and what all of them are told."""
+"""The connections of one agent, and the frames that all of them receive."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from outlast.host.address import Address
 from outlast.host.notices import Lost, Notice
 from outlast.server.limits import Limits
 from outlast.server.room.chat_room import ChatRoom
-from outlast.server.room.outgoing import Outgoing
+from outlast.server.room.client_view import ClientView
 from outlast.server.routing import kebab
 from outlast.server.socket import frames
 from outlast.server.socket.connection import TRY_AGAIN, Connection
-from outlast.server.socket.line import Frame
+from outlast.server.socket.transport import Frame
 
 
 class Room:
-    """Everybody who is connected to one agent. It outlasts the agent's time in memory."""
+    """All connections to one agent. A room outlives the agent's time in memory."""
 
     def __init__(self, address: Address, base: str, limits: Limits) -> None:
         self.address = address
         self.limits = limits
-        self.outgoing = Outgoing(base, limits)
+        self.view = ClientView(base, limits)
         self.connections: list[Connection] = []
-        self.has_ignored_messages = False  # that a client has sent
-        self.visits = 0  # connections that have entered, also those that are not told anything yet
+        self.has_ignored_messages = False  # logged that a client's messages were ignored
+        self.visits = 0  # connections that entered, including those that receive nothing yet
         self.chat = ChatRoom(self)
 
     def join(self, connection: Connection, agent: Any) -> None:
-        """Tell a new connection where it is, and what is going on. Without a pause: nothing is missed."""
+        """Send a new connection the current situation, without an await, so that it misses nothing."""
         state = parts_of(agent)[State].text()
         kind, follows = kebab(self.address.kind), state is not None
         limits = self.limits.shown()
@@ -51,7 +51,7 @@ class Room:
     def leave(self, connection: Connection) -> None:
         if connection in self.connections:
             self.connections.remove(connection)
-        self.chat.left(connection)
+        self.chat.leave(connection)
 
     def send(self, text: str, *, without: Collection[Connection] = ()) -> None:
         frame = Frame(text)
@@ -60,12 +60,12 @@ class Room:
                 connection.send(frame)
 
     def send_away(self, code: int) -> None:
-        """Nobody can be told any more how it goes on here; clients come back, and resume."""
+        """Close all connections: the agent left this host. Clients reconnect and resume."""
         for connection in tuple(self.connections):
             connection.close(code, "try again")
 
     def hear(self, notice: Notice) -> None:
-        """What the agent has to say."""
+        """Handle a notice of the agent."""
         if isinstance(notice, StateChanged):
             others = [each for each in self.connections if each is notice.source]
             self.send(frames.state(notice.state), without=others)
@@ -79,7 +79,7 @@ class Room:
 
 
 class Rooms:
-    """The rooms of one host: those that somebody is in."""
+    """The rooms of one host that have connections."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -91,7 +91,7 @@ class Rooms:
             room.hear(notice)
 
     def enter(self, address: Address, base: str) -> Room:
-        """The room of an agent, which this client reaches under the path `base`."""
+        """Return the room of an agent, which this client reaches under the path `base`."""
         room = self._rooms.get(address)
         if room is None:
             room = self._rooms[address] = Room(address, base, self._limits)

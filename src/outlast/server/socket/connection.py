@@ -1,4 +1,4 @@
-"""One WebSocket: what it is owed, in order, and never more than it can take."""
+"""One WebSocket: a bounded queue of frames, sent in order."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketState
 
 from outlast.server.limits import MIB, Limits
-from outlast.server.socket.line import Frame, Line
-from outlast.server.socket.unread import LARGE, Unread
+from outlast.server.socket.transport import Frame, FrameTransport
+from outlast.server.socket.unread import LARGE, UnreadFrames
 
 logger = logging.getLogger("outlast.server")
 
-REFUSED = 1008  # the close code after which clients do not come back
-TRY_AGAIN = 1013  # the close code after which clients come back by themselves
-GRACE = (
-    2.0  # seconds for which more may wait than the buffer holds: a client has to have time to read
-)
-REPLAYS = 8  # that may wait for one client
+REFUSED = 1008  # the close code after which clients do not reconnect
+TRY_AGAIN = 1013  # the close code after which clients reconnect
+GRACE = 2.0  # seconds for which the queue may exceed the buffer, so that a client has time to read
+REPLAYS = 8  # replays queued for one client
 
 
 @dataclass(eq=False, slots=True)
@@ -38,8 +36,8 @@ class Connection:
     """A client's socket. Sending never waits.
 
     A client that falls too far behind is disconnected and can resume. A frame that meets an empty queue is
-    sent however large it is, and a replay is read from its stream at the pace of the client: neither makes
-    a client slow.
+    sent whatever its size, and a replay is read from its stream at the pace of the client: neither counts
+    as lag.
     """
 
     def __init__(
@@ -47,8 +45,8 @@ class Connection:
         socket: WebSocket,
         id: str,
         *,
-        line: Line | None = None,
-        unread: Unread | None = None,
+        line: FrameTransport | None = None,
+        unread: UnreadFrames | None = None,
         principal: Any = None,
         read_only: bool = False,
         max_buffer: int = 8 * MIB,
@@ -57,17 +55,17 @@ class Connection:
         self.principal = principal
         self.read_only = read_only
         self.state: dict[str, Any] = {}  # for the application
-        self.takes_changes = False  # it knows transcript frames that say only what has changed
-        self.offered: str | None = None  # the request that it was told to resume, and has not yet
-        self.parked = False  # it is to hear of a turn that has not started
-        self.probing = False  # it has asked for that, and waits for an answer
+        self.takes_changes = False  # it accepts transcript frames that contain only changes
+        self.offered: str | None = None  # the request that it was offered to resume
+        self.parked = False  # it waits for a turn that has not started
+        self.probing = False  # it probed, and waits for a response
         self._socket = socket
-        self._line = line or Line(socket, None)
-        self._unread = unread or Unread(Limits())
+        self._line = line or FrameTransport(socket, None)
+        self._unread = unread or UnreadFrames(Limits())
         self._max_buffer = max_buffer
         self._waiting: deque[Frame | Replay] = deque()
-        self._size = 0  # of the frames that wait
-        self._full_since: float | None = None  # when that became more than the buffer holds
+        self._size = 0  # of the queued frames
+        self._full_since: float | None = None  # when that exceeded the buffer
         self._sent = 0  # frames
         self._is_sending = False
         self._wakes: asyncio.Future[None] | None = None
@@ -87,7 +85,7 @@ class Connection:
 
     @property
     def is_refused(self) -> bool:
-        """Whether what it sends is not read any more."""
+        """Whether its frames are no longer read."""
         return self._closing is not None and self._closing[0] == REFUSED
 
     @property
@@ -96,12 +94,12 @@ class Connection:
 
     @property
     def waiting(self) -> int:
-        """The size of what was sent and has not been written yet."""
+        """The size of the queued frames that are not written yet."""
         return self._size
 
     @property
     def progress(self) -> tuple[int, ...]:
-        """Changes whenever the client reads something."""
+        """A value that changes whenever the client reads something."""
         return self._sent, self._line.unread, self._line.unacknowledged
 
     @property
@@ -115,11 +113,11 @@ class Connection:
         self.send_all((frame,), len(frame))
 
     def send_all(self, frames: Sequence[Frame], size: int) -> None:
-        """Queue frames that have this size together."""
+        """Queue frames of this total size."""
         if self._closing is not None:
             return
         if self._size > self._max_buffer and self._is_too_slow():
-            logger.warning("a client reads too slowly and is disconnected; it can resume")
+            logger.warning("disconnecting a client that reads too slowly; it can resume")
             self._drop_waiting()
             self.close(TRY_AGAIN, "too slow")
             return
@@ -128,9 +126,9 @@ class Connection:
         self._wake()
 
     def _is_too_slow(self) -> bool:
-        """Whether too much has waited for too long; at once, if the whole server holds too much.
+        """Return whether too much was queued for too long; at once, if the whole server holds too much.
 
-        What waits counts, not what comes: no frame is too large.
+        Only frames that already wait count, so no single frame is too large.
         """
         now = asyncio.get_running_loop().time()
         if self._full_since is None:
@@ -144,31 +142,31 @@ class Connection:
             self._full_since = None
 
     def is_replaying(self, id: str) -> bool:
-        """Whether the replay of this request is under way, or as many of others as may be."""
+        """Return whether this request is being replayed, or the maximum of other replays is queued."""
         replays = [each for each in self._waiting if isinstance(each, Replay)]
         return any(each.id == id for each in replays) or len(replays) >= REPLAYS
 
     def send_each(self, id: str, frames: Iterator[str]) -> None:
-        """Queue the replay of a request. Its frames are made as the client reads them, and all that is sent
-        later comes after them."""
+        """Queue the replay of a request. Its frames are produced as the client reads them, and later frames
+        follow it."""
         if self._closing is None:
             self._waiting.append(Replay(id, frames))
             self._wake()
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close it, after what is queued."""
+        """Close it after the queued frames."""
         if self._closing is None:
             self._closing = (code, reason)
             self._wake()
 
     def refuse(self, reason: str) -> None:
-        """Close it, at once: what it has not been sent yet is not for it."""
+        """Close it at once: the client may not receive the queued frames."""
         if self._closing is None:
             self._drop_waiting()
             self.close(REFUSED, reason)
 
     def abort(self) -> None:
-        """Drop a client that has stopped reading."""
+        """Drop a client that stopped reading."""
         self._drop_waiting()
         self._closing = self._closing or (1006, "")
         self._line.abort()
@@ -183,7 +181,7 @@ class Connection:
             self._wakes.set_result(None)
 
     async def write(self) -> None:
-        """Send what is queued, until the socket is closed. One task per connection."""
+        """Write the queued frames until the socket is closed. Each connection has one such task."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -204,14 +202,14 @@ class Connection:
                     return
                 self._wakes = loop.create_future()
                 await self._wakes
-        except Exception:  # the client is gone; the task that reads from it learns that too
+        except Exception:  # the client is gone; the reading task notices that, too
             self._closing = self._closing or (1006, "")
         finally:
             self._is_sending = False
             self._drop_waiting()
 
     def _next(self) -> list[Frame]:
-        """The frames that are sent next, in one write: a large one, or small ones; none: nothing waits."""
+        """Return the frames of the next write: one large or several small ones; none if none waits."""
         frames: list[Frame] = []
         size, waiting = 0, self._waiting
         while waiting and size < LARGE:

@@ -1,4 +1,4 @@
-"""The frames of the WebSocket protocol, as text. Names are those that the JavaScript clients know."""
+"""The frames of the WebSocket protocol, as JSON. Their names are those of the JavaScript clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlast.core import json
-from outlast.server.room.wire import encode
+from outlast.server.room.public import encode
 
 IDENTITY = "cf_agent_identity"
 STATE = "cf_agent_state"
@@ -30,7 +30,7 @@ RPC = "rpc"
 
 
 def frame(kind: str, **fields: Any) -> str:
-    """A frame with these fields; those that are None are left out."""
+    """Return a frame with these fields, without those that are None."""
     shown = {name: value for name, value in fields.items() if value is not None}
     return encode({"type": kind, **shown})
 
@@ -41,7 +41,7 @@ def identity(name: str, agent: str, limits: dict[str, int], *, state_follows: bo
 
 
 def state(text: str) -> str:
-    """The state, which is JSON text already."""
+    """Return the state frame; `text` is JSON."""
     return f'{{"type":"{STATE}","state":{text}}}'
 
 
@@ -53,9 +53,9 @@ def mcp_servers() -> str:
 def transcript(
     messages: str, *, connect: bool = False, earlier: bool = False, after: str | None = None
 ) -> str:
-    """The conversation, whose messages are JSON text already. `earlier`: there are older ones.
+    """Return the transcript frame; `messages` are JSON. `earlier`: there are older messages.
 
-    `after`: these messages replace what comes after the one with this id.
+    `after`: the messages replace those after the one with this id.
     """
     flags = ',"connect":true' if connect else ""
     flags += ',"earlier":true' if earlier else ""
@@ -64,12 +64,12 @@ def transcript(
 
 
 def message_updated(message: str) -> str:
-    """One message, which is JSON text already, is not what it was."""
+    """Return the frame for a changed message, which is JSON."""
     return f'{{"type":"{MESSAGE_UPDATED}","message":{message}}}'
 
 
 class Responses:
-    """The response frames of one request."""
+    """Builds the response frames of one request."""
 
     def __init__(self, id: str, *, continuation: bool) -> None:
         self.id = id
@@ -77,9 +77,9 @@ class Responses:
         self._flags = ',"continuation":true' if continuation else ""
 
     def chunk(self, seq: int | None, chunk: str, *, replay: bool = False) -> str:
-        """A chunk, which is JSON text and travels as a text. It is public already.
+        """Return the frame of a chunk, which is public JSON and is sent as a string.
 
-        `seq` is its place in the stream; None: it is transient, and has none.
+        `seq` is its position in the stream; None for a transient chunk.
         """
         body = json.encode_text(chunk)
         place = "" if seq is None else f',"seq":{seq}'
@@ -100,11 +100,11 @@ class Responses:
         return self._terminal("", outcome, message_ids, replay=replay)
 
     def error(self, text: str, *, message_ids: Sequence[str] = ()) -> str:
-        """The turn has failed; this is the terminal frame, too."""
+        """Return the terminal frame of a failed turn."""
         return self._terminal(text, "error", message_ids, error=True)
 
-    def not_now(self, text: str, retry_after: int) -> str:
-        """The request was not accepted, and may be sent again after so many seconds."""
+    def unavailable(self, text: str, retry_after: int) -> str:
+        """Return the terminal frame of a request that was not accepted, with the seconds until a retry."""
         return self._terminal(text, "error", (), error=True, retry_after=retry_after)
 
     def _terminal(

@@ -1,7 +1,8 @@
-"""Chat requests that repeat a long history, read without decoding the history. Pure.
+"""Parses chat requests that repeat a long history, without decoding the history. Pure.
 
-`useAgentChat` and `useChat` send the whole conversation with each message, and only its last messages count.
-They are found from the end: a text is looked through as far as they reach, however long it is.
+`useAgentChat` and `useChat` send the whole conversation with each message, and only its last messages
+count. The parser searches for them from the end, so its cost depends on their size, not on that of the
+history.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any, Protocol
 
 from outlast.core import json
 
-HEAD = 64 * 1024  # characters in which the fields before the history must stand
-FIRST_LOOK = 64 * 1024  # characters from the end that are looked through first
+HEAD = 64 * 1024  # characters that may contain the fields before the history
+FIRST_LOOK = 64 * 1024  # characters from the end that are searched first
 ENDS = 4 * 1024  # characters before and after the body of a frame
-TRIED = 40  # places at which something may begin or end
-EFFORT = 3  # times the length of a text that is looked through, however it is made
+TRIED = 40  # candidate positions that are tried
+EFFORT = 3  # limit on the total search, as a multiple of the text's length
 
 _ID = re.compile(r'"id"\s*:\s*"((?:[^"\\]|\\.){1,400})"')
 _REQUEST = re.compile(r'\{\s*"id"\s*:\s*"[^"]{1,400}"\s*,\s*"init"\s*:\s*\{')
@@ -32,7 +33,7 @@ _decoder = JSONDecoder()
 
 
 class Text(Protocol):
-    """A JSON text of which pieces are looked at."""
+    """A JSON text of which pieces are read."""
 
     def head(self, size: int) -> str: ...
     def tail(self, size: int) -> tuple[str, bool]: ...
@@ -48,12 +49,12 @@ class Plain:
         return self._text[:size]
 
     def tail(self, size: int) -> tuple[str, bool]:
-        """Its end, and whether that is all of it."""
+        """Return its end, and whether that is all of it."""
         return self._text[-size:], size >= len(self._text)
 
 
 class Quoted:
-    """A text that stands in another one as a JSON string, from one place to another."""
+    """A text that another one contains as a JSON string, between two positions."""
 
     def __init__(self, text: str, start: int, end: int) -> None:
         self._text = text
@@ -62,7 +63,7 @@ class Quoted:
 
     def head(self, size: int) -> str:
         end = min(self._end, self._start + size)
-        if end < self._end:  # not in the middle of an escape sequence
+        if end < self._end:  # do not cut an escape sequence
             end = self._text.rfind(",", self._start, end)
         return self._unquoted(self._start, end)
 
@@ -79,9 +80,9 @@ class Quoted:
 
 
 def request_frame(text: str, most: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The frame of a chat request without its body, and the body: of the history, only the last messages.
+    """Return the frame of a chat request without its body, and the body with only the last messages.
 
-    None: it is not such a frame, or what it brings besides the history is longer than `most`.
+    None if it is not such a frame, or if its new part is longer than `most`.
     """
     body_at = _BODY.search(text, 0, ENDS)
     if body_at is None:
@@ -98,14 +99,14 @@ def request_frame(text: str, most: int) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def request_body(text: Text, most: int) -> dict[str, Any] | None:
-    """The body of a chat request; see `request_frame`."""
+    """Return the body of a chat request; see `request_frame`."""
     before = _fields_before(text)
     if before is None:
         return None
     size = FIRST_LOOK
     while True:
         tail, is_all = text.tail(size)
-        is_last_look = is_all or size > 2 * most  # what comes before is too long to be new
+        is_last_look = is_all or size > 2 * most  # the new part would be too long
         found = _last_messages(tail, may_be_all=is_last_look)
         if found is not None:
             messages, after = found
@@ -116,18 +117,18 @@ def request_body(text: Text, most: int) -> dict[str, Any] | None:
 
 
 def request_id(text: str) -> str | None:
-    """The id of a chat request that is too long to be read; its beginning is enough."""
+    """Return the id of a chat request that is too long to be parsed, from its beginning."""
     is_request = _REQUEST.match(text) or _is_of("cf_agent_use_chat_request", text)
     return _first(_ID, text) if is_request else None
 
 
 def call_id(text: str) -> str | None:
-    """The id of a call of a method that is too long to be read."""
+    """Return the id of a method call that is too long to be parsed."""
     return _first(_ID, text) if _is_of("rpc", text) else None
 
 
 def answered_call(text: str) -> str | None:
-    """The call that a result belongs to which is too long to be read."""
+    """Return the tool call id of a result that is too long to be parsed."""
     return _first(_CALL, text) if _is_of("cf_agent_tool_result", text) else None
 
 
@@ -143,7 +144,7 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def _closing_quotes(text: str) -> Iterator[int]:
-    """Where the string may end that is the body, last place first."""
+    """Yield the positions where the string of the body may end, last one first."""
     place = len(text)
     while (place := text.rfind('"', max(0, len(text) - ENDS), place)) >= 0:
         before = text[max(0, place - 64) : place]
@@ -163,14 +164,14 @@ def _fields_before(text: Text) -> dict[str, Any] | None:
 def _last_messages(
     tail: str, *, may_be_all: bool
 ) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
-    """The messages at the end of the history with the fields behind it; None: `tail` is too short."""
+    """Return the messages at the end of the history and the fields after it; None if `tail` is too short."""
     effort, place = EFFORT * len(tail) + FIRST_LOOK, 0
     while (match := _OBJECT.search(tail, place)) is not None:
         messages, end = _chain(tail, match.end())
         effort -= end - match.end() + 1
         if effort < 0:
             return None
-        # What was decoded holds no other beginning: it would end where this one does.
+        # The decoded text contains no other beginning: it would end at the same place.
         place = max(end, match.end() + 1) if messages else match.end() + 1
         is_enough = may_be_all or any(message.get("role") != "user" for message in messages)
         if tail[end : end + 1] != "]" or not is_enough:
@@ -182,7 +183,7 @@ def _last_messages(
 
 
 def _chain(tail: str, place: int) -> tuple[list[dict[str, Any]], int]:
-    """The messages in a row from here on, and where they end."""
+    """Return the consecutive messages from here on, and where they end."""
     messages: list[dict[str, Any]] = []
     while True:
         try:

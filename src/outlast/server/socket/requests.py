@@ -1,4 +1,4 @@
-"""What a client asks a chat agent, read from a frame or from the body of a request. Pure."""
+"""Parses what a client asks of a chat agent, from a frame or from the body of a request. Pure."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _OURS = ("messages", "trigger", "clientTools", "messageId", "id")
 
 
 class Unreadable(OutlastError):
-    """A request cannot be read; its client gets this text."""
+    """A request is malformed; its client receives the message."""
 
     is_for_users = True
 
 
-class TooMuch(OutlastError):
-    """A request can be read, and is too much; its client gets this text."""
+class RequestTooLarge(OutlastError):
+    """A request exceeds a limit; its client receives the message."""
 
     is_for_users = True
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A message, or the wish for another answer. `problem`: why it is not accepted."""
+class ChatRequest:
+    """A new message, or a request for another answer. `problem`: why it is not accepted."""
 
     id: str
     messages: list[dict[str, Any]] = field(default_factory=list)
-    regenerates: str | None = None  # the message whose answer is to be another one
+    regenerates: str | None = None  # the message whose answer is regenerated
     body: dict[str, Any] = field(default_factory=dict)
     client_tools: list[Any] | None = None
     problem: str | None = None
@@ -42,29 +42,29 @@ class Asked:
         return [message["id"] for message in self.messages]
 
 
-def asked(
+def parse_frame(
     frame: Mapping[str, Any], limits: Limits, decoded: Mapping[str, Any] | None = None
-) -> Asked:
-    """What a frame asks, or `Unreadable`. `decoded`: its body, if that is known."""
+) -> ChatRequest:
+    """Parse a frame, or raise `Unreadable`. `decoded`: its body, if already decoded."""
     id, init = frame.get("id"), frame.get("init")
     if not isinstance(id, str) or not 0 < len(id) <= MAX_ID:
-        raise Unreadable(f"The id of a request must be a string of 1 to {MAX_ID} characters.")
+        raise Unreadable(f"id must be a string of 1 to {MAX_ID} characters.")
     if not isinstance(init, dict) or init.get("method") != "POST":
-        raise Unreadable('The init of a request must be an object with the method "POST".')
+        raise Unreadable('init must be an object with the method "POST".')
     text = init.get("body")
     if not isinstance(text, str):
-        raise Unreadable("The body of a request must be a string of JSON.")
+        raise Unreadable("init.body must be a string of JSON.")
     try:
         body = json.decode(text) if decoded is None else decoded
     except ValueError:
         raise Unreadable("The body is not JSON, or it is nested too deeply.") from None
     if not isinstance(body, dict):
-        raise Unreadable("The body is not a JSON object.")
-    return read(id, body, limits)
+        raise Unreadable("The body must be a JSON object.")
+    return parse_body(id, body, limits)
 
 
-def read(id: str, body: Mapping[str, Any], limits: Limits) -> Asked:
-    """The same of the body of a request."""
+def parse_body(id: str, body: Mapping[str, Any], limits: Limits) -> ChatRequest:
+    """Parse the body of a request."""
     if "messages" not in body:
         raise Unreadable("messages is missing.")
     shown = body["messages"]
@@ -76,7 +76,7 @@ def read(id: str, body: Mapping[str, Any], limits: Limits) -> Asked:
         )
     tools = body.get("clientTools")
     more = {name: value for name, value in body.items() if name not in _OURS}
-    base = Asked(id, body=more, client_tools=tools if isinstance(tools, list) else None)
+    base = ChatRequest(id, body=more, client_tools=tools if isinstance(tools, list) else None)
     last = [message for message in shown if _is_message(message)]
     new = _trailing_users(last)
     problem = _problem(new, limits)
@@ -84,12 +84,12 @@ def read(id: str, body: Mapping[str, Any], limits: Limits) -> Asked:
     if body.get("trigger") == "regenerate-message":
         users = [message["id"] for message in last if message["role"] == "user"]
         target = users[-1] if users else ""
-    return Asked(base.id, new, target, base.body, base.client_tools, problem)
+    return ChatRequest(base.id, new, target, base.body, base.client_tools, problem)
 
 
 def _problem(new: list[dict[str, Any]], limits: Limits) -> str | None:
     if len(new) > limits.messages:
-        return f"A request may bring {limits.messages} messages."
+        return f"A request may contain at most {limits.messages} new messages."
     try:
         sizes = [len(json.encode(message)) for message in new]
     except TypeError:
@@ -101,12 +101,12 @@ def _problem(new: list[dict[str, Any]], limits: Limits) -> str | None:
 
 
 def too_large(size: int, most: int) -> str:
-    """What a client is told whose message is not accepted."""
-    return f"The message is too large: {size:,} characters, and at most {most:,} are accepted."
+    """Return the error message for a message that is not accepted."""
+    return f"The message is too large: {size:,} characters, and the limit is {most:,}."
 
 
 def _trailing_users(shown: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is new: whatever the client says of older messages, ours count."""
+    """Return the new messages: the store, not the client, has the authority over older ones."""
     new: list[dict[str, Any]] = []
     for message in reversed(shown):
         if message["role"] != "user":
@@ -125,15 +125,15 @@ def _is_message(message: object) -> bool:
     )
 
 
-def brought_by_client(messages: Any, limits: Limits) -> str | None:
-    """Why a client may not bring these messages; None: it may.
+def client_message_problem(messages: Any, limits: Limits) -> str | None:
+    """Return why a client may not send these messages, or None if it may.
 
-    A text, or messages of the user: those of other roles are for callers in the process.
+    It may send a string, or messages with the role 'user'; other roles are reserved for code in the process.
     """
     given = messages if isinstance(messages, list) else [messages]
     users: list[dict[str, Any]] = []
     for each in given:
         if isinstance(each, dict) and each.get("role", "user") != "user":
-            return f"A client may bring messages of the role 'user' only, got {each.get('role')!r}."
+            return f"The role of a client's message must be 'user', got {each.get('role')!r}."
         users.append(each if isinstance(each, dict) else {"text": each})
     return _problem(users, limits)

@@ -1,7 +1,7 @@
-"""One connection's frames, in the order in which they arrive.
+"""Handles the frames of one connection, in order of arrival.
 
-A chat request that cannot be read is answered with an error, if its id can be. Other frames that make no
-sense are ignored: they are neither answered nor a reason to close.
+A malformed chat request receives an error if its id is readable. Other malformed frames are ignored: they
+receive no response and do not close the connection.
 """
 
 from __future__ import annotations
@@ -23,55 +23,65 @@ from outlast.agent.state.state import State
 from outlast.chat.gateway import chat_of, is_chat
 from outlast.core import json
 from outlast.core.errors import HostStopped, OutlastError, PublicError, RpcRefused
+from outlast.core.hooks import call_hook
 from outlast.core.text import described
 from outlast.host.life.host import Host
-from outlast.server.http.hidden import failed_call
-from outlast.server.http.not_now import NOT_STORED, RETRY_AFTER, TEXT
+from outlast.server.http.error_ids import log_failed_call
+from outlast.server.http.unavailable import NOT_STORED, RETRY_AFTER, TEXT
 from outlast.server.limits import Limits
 from outlast.server.room.room import Room
 from outlast.server.socket import frames
 from outlast.server.socket.connection import TRY_AGAIN, Connection
 from outlast.server.socket.frames import Responses
 from outlast.server.socket.long_requests import answered_call, call_id, request_frame, request_id
-from outlast.server.socket.requests import MAX_ID, Asked, TooMuch, Unreadable, asked, too_large
+from outlast.server.socket.requests import (
+    MAX_ID,
+    ChatRequest,
+    RequestTooLarge,
+    Unreadable,
+    parse_frame,
+    too_large,
+)
 
 logger = logging.getLogger("outlast.server")
 
 
-UNUSABLE = "The client's result could not be stored."
-NOT_ACCEPTED = "The message could not be accepted."
-TOO_MANY = "Too many messages wait for an answer."
-AT_ONCE = 0.005  # seconds; a frame that takes no longer has come together with the one before
+UNUSABLE = "The client's result was not stored."
+NOT_ACCEPTED = "The message was not accepted."
+TOO_MANY = "Too many messages are waiting for an answer."
+AT_ONCE = 0.005  # seconds; a frame within this time arrived together with the previous one
 
 
-class NotChatting(OutlastError):
-    """A frame of a chat was sent to an agent that has none."""
+class NotAChatAgent(OutlastError):
+    """A client sent a chat frame to an agent that is not a chat agent."""
 
 
 Handler = Callable[["Socket", dict[str, Any]], Coroutine[Any, Any, None]]
 
 
 class Socket:
-    """What a connection asks of its agent, which is woken by each frame."""
+    """Passes the frames of a connection to its agent, activating it for each."""
 
     def __init__(self, host: Host, room: Room, connection: Connection, limits: Limits) -> None:
         self._host = host
         self._room = room
         self._connection = connection
         self._limits = limits
-        self._is_made = False  # a sub-agent that was, and is deleted, does not come back by a frame
+        self._is_made = (
+            False  # once a sub-agent exists and is deleted, a frame does not create it again
+        )
         self._calls: set[asyncio.Task[None]] = set()
-        self._tells_close = False
-        self._last_request: str | None = None  # the chat request that the last frame made
-        self._just_asked: str | None = None  # the same, if this frame came together with it
+        self._has_close_hook = False
+        self._last_request: str | None = None  # the chat request of the last frame
+        self._just_asked: str | None = None  # the same, if this frame arrived together with it
 
     async def run(self, socket: WebSocket) -> None:
-        """From the first frame to the last."""
+        """Handle all frames until the connection closes."""
         async with self._using() as agent:
-            await _called(agent, "on_connect", self._connection)
+            await _call_optional_hook(agent, "on_connect", self._connection)
             self._room.join(self._connection, agent)
             kind: Any = type(agent)
-            self._tells_close = kind.on_close is not Agent.on_close
+            self._has_close_hook = kind.on_close is not Agent.on_close
         loop = asyncio.get_running_loop()
         while True:
             waits_since = loop.time()
@@ -94,22 +104,22 @@ class Socket:
 
     @asynccontextmanager
     async def _using(self) -> AsyncIterator[Any]:
-        """The agent, in memory."""
+        """Activate the agent."""
         address, may_make = self._room.address, not self._is_made
         async with self._host.using(address, may_make=may_make) as hosted:
             agent: Any = hosted
             yield agent
             self._is_made = parts_of(agent).activation.making is None
 
-    async def left(self) -> None:
-        """The connection is gone."""
+    async def close(self) -> None:
+        """Call `on_close`: the connection is gone."""
         for call in self._calls:
             call.cancel()
-        if not self._tells_close:
+        if not self._has_close_hook:
             return
         try:
             async with self._using() as agent:
-                await _called(agent, "on_close", self._connection)
+                await _call_optional_hook(agent, "on_close", self._connection)
         except OutlastError:
             pass
         except Exception:
@@ -127,7 +137,7 @@ class Socket:
                 return await self._other(text)
             failure = Unreadable("The request is not JSON, or it is nested too deeply.")
             failure.__cause__ = error
-            return await self._handle(partial(Socket._refused, failure=failure), {"id": id})
+            return await self._handle(partial(Socket._report_refusal, failure=failure), {"id": id})
         kind = frame.get("type") if isinstance(frame, dict) else None
         handler = _HANDLERS.get(kind) if isinstance(kind, str) else None
         if handler is None:
@@ -137,25 +147,29 @@ class Socket:
     async def _handle(self, handler: Handler, frame: dict[str, Any]) -> None:
         try:
             await handler(self, frame)
-        except NOT_STORED as error:  # clients come back, learn how things are, and send it again
-            logger.warning("%s: a frame has to wait: %s", self._room.address, error)
+        except (
+            NOT_STORED
+        ) as error:  # clients reconnect, receive the current state, and send it again
+            logger.warning(
+                "%s: closing a connection, its client will retry: %s", self._room.address, error
+            )
             self._connection.close(TRY_AGAIN, "try again")
         except OutlastError as error:
-            logger.warning("%s: a frame was refused: %s", self._room.address, error)
+            logger.warning("%s: refused a frame: %s", self._room.address, error)
         except Exception:
-            logger.exception("%s: a frame could not be handled", self._room.address)
+            logger.exception("%s: failed to handle a frame", self._room.address)
 
     async def _long_frame(self, text: str) -> None:
-        """A request that repeats a long history, or something that is too large."""
+        """Handle a request that repeats a long history, or reject an oversized frame."""
         fits = len(text) <= self._limits.frame
-        # In a thread: a text may be made so that it takes long, and others are not to wait for that.
+        # In a thread, because a text can be crafted to be slow to parse, and other clients must not wait.
         found = await asyncio.to_thread(request_frame, text, self._limits.body) if fits else None
         if found is not None and found[0].get("type") == frames.CHAT_REQUEST:
             await self._handle(partial(Socket._request, body=found[1]), found[0])
         elif (id := request_id(text)) is not None:
             most = self._limits.body if fits else self._limits.frame
-            refused = TooMuch(too_large(len(text), most))
-            await self._handle(partial(Socket._refused, failure=refused), {"id": id})
+            refused = RequestTooLarge(too_large(len(text), most))
+            await self._handle(partial(Socket._report_refusal, failure=refused), {"id": id})
         elif (id := call_id(text)) is not None:
             self._connection.send(_failed(id, f"The call is too large: {len(text):,} characters."))
         elif (call := answered_call(text)) is not None:
@@ -164,16 +178,18 @@ class Socket:
             await self._handle(Socket._tool_result, {**result, "autoContinue": True})
         else:
             logger.warning(
-                "%s: a frame of %d characters is too large", self._room.address, len(text)
+                "%s: ignoring a frame of %d characters, which is too large",
+                self._room.address,
+                len(text),
             )
 
     async def _other(self, text: str, frame: dict[str, Any] | None = None) -> None:
-        """What the protocol does not know is a battery's, or else the application's."""
+        """Pass an unknown frame to a battery, or else to the application."""
         try:
             async with self._using() as agent:
                 if frame is not None and await handle_frame(agent, self._connection, frame):
                     return
-                await _called(agent, "on_message", self._connection, text)
+                await _call_optional_hook(agent, "on_message", self._connection, text)
         except Exception:
             logger.exception("%s: on_message raised", self._room.address)
 
@@ -190,12 +206,12 @@ class Socket:
             async with self._using() as agent:
                 await parts_of(agent)[State].change(frame["state"], self._connection)
         except NOT_STORED as error:
-            logger.warning("%s: a state was not stored: %s", self._room.address, error)
+            logger.warning("%s: failed to store a state: %s", self._room.address, error)
             self._connection.send(frames.frame(frames.STATE_ERROR, error=TEXT))
         except OutlastError:
             raise
         except Exception as error:
-            logger.info("%s: a state was refused: %s", self._room.address, described(error))
+            logger.info("%s: rejected a state: %s", self._room.address, described(error))
             text = "State update rejected"
             self._connection.send(frames.frame(frames.STATE_ERROR, error=text))
 
@@ -235,67 +251,74 @@ class Socket:
             send(_failed(id, str(error)))
         except OutlastError as error:
             logger.warning("%s.%s failed: %s", self._room.address, method, error)
-            send(_failed(id, "The call could not be made; try again."))
+            send(_failed(id, "The call was not made. Try again."))
         except Exception as error:
-            send(_failed(id, failed_call(self._host, f"{self._room.address}.{method}", error)))
+            send(_failed(id, log_failed_call(self._host, f"{self._room.address}.{method}", error)))
         return None
 
     # --- chat ------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _chatting(self) -> AsyncIterator[Any]:
-        """The agent, in memory; `NotChatting` if it is none for chats."""
+        """Activate the agent; `NotAChatAgent` if it is not a chat agent."""
         async with self._using() as agent:
             if not is_chat(agent):
-                raise NotChatting(f"{self._room.address} is not a chat agent")
+                raise NotAChatAgent(f"{self._room.address} is not a chat agent")
             yield agent
 
     async def _request(self, frame: dict[str, Any], body: dict[str, Any] | None = None) -> None:
         try:
-            request = asked(frame, self._limits, body)
+            request = parse_frame(frame, self._limits, body)
         except Unreadable as error:
-            await self._refused(frame, failure=error)
+            await self._report_refusal(frame, failure=error)
             return
-        async with self._chatting_or_told(request.id) as agent:
+        async with self._chatting_or_reporting(request.id) as agent:
             await self._ask(agent, request)
         self._last_request = request.id
 
-    async def _refused(self, frame: dict[str, Any], failure: Exception) -> None:
-        """Report a request that is not accepted as it stands, and answer it if its id is known."""
+    async def _report_refusal(self, frame: dict[str, Any], failure: Exception) -> None:
+        """Emit the refusal of a request, and send its client an error if the id is known."""
         id = frame.get("id")
         id = id if isinstance(id, str) and id else None
-        async with self._chatting_or_told(id) as agent:
+        async with self._chatting_or_reporting(id) as agent:
             known = id if id is not None and len(id) <= MAX_ID else None
             text = await chat_of(agent).refused(failure, known, "parse")
-            # A request that is being answered gets its own end.
+            # A request that is being answered ends in its own way.
             if id is not None and not chat_of(agent).is_open(id):
                 self._fail(id, text)
 
     @asynccontextmanager
-    async def _chatting_or_told(self, id: str | None) -> AsyncIterator[Any]:
-        """The same as `_chatting`; the client learns if the agent cannot be asked, or cannot store it."""
+    async def _chatting_or_reporting(self, id: str | None) -> AsyncIterator[Any]:
+        """Like `_chatting`, but send an error if the agent is unavailable or cannot store the request."""
         is_entered = False
         try:
             async with self._chatting() as agent:
                 is_entered = True
                 yield agent
         except HostStopped:
-            raise  # the connection is about to close, and the client sends it again
+            raise  # the connection is closing, and the client will send it again
         except NOT_STORED as error:
-            text = None if id is None else await self._not_accepted(id, error)
+            text = None if id is None else await self._report_not_stored(id, error)
             if text is None:
                 raise
-            logger.warning("%s: the request %s has to wait: %s", self._room.address, id, error)
-            self._connection.send(Responses(str(id), continuation=False).not_now(text, RETRY_AFTER))
+            logger.warning(
+                "%s: request %s was not stored, its client may retry: %s",
+                self._room.address,
+                id,
+                error,
+            )
+            self._connection.send(
+                Responses(str(id), continuation=False).unavailable(text, RETRY_AFTER)
+            )
         except Exception:
             if not is_entered and id is not None:
                 self._fail(id, NOT_ACCEPTED)
             raise
 
-    async def _not_accepted(self, id: str, error: Exception) -> str | None:
-        """Report a request that could not be stored, and return the text for its client.
+    async def _report_not_stored(self, id: str, error: Exception) -> str | None:
+        """Emit that a request was not stored, and return the error message for its client.
 
-        None: it may be stored all the same. The agent that could not store something was discarded.
+        None if it may have been stored after all. The agent that failed to store it was discarded.
         """
         try:
             async with self._chatting() as agent:
@@ -308,14 +331,14 @@ class Socket:
     def _fail(self, id: str, text: str) -> None:
         self._connection.send(Responses(id, continuation=False).error(text))
 
-    async def _ask(self, agent: Any, request: Asked) -> None:
+    async def _ask(self, agent: Any, request: ChatRequest) -> None:
         chat, connection = self._room.chat, self._connection
         gateway = chat_of(agent)
         if request.problem is not None:
-            await self._refused({"id": request.id}, failure=TooMuch(request.problem))
+            await self._report_refusal({"id": request.id}, failure=RequestTooLarge(request.problem))
             return
         if gateway.waiting >= self._limits.pending and not gateway.is_open(request.id):
-            text = await gateway.refused(TooMuch(TOO_MANY), request.id, "persist")
+            text = await gateway.refused(RequestTooLarge(TOO_MANY), request.id, "persist")
             self._fail(request.id, text)
             return
         known = chat.owners.get(request.id)
@@ -330,32 +353,32 @@ class Socket:
                 concurrency=agent.message_concurrency,
                 principal=connection.principal,
             )
-        except BaseException as error:  # also when the agent is discarded meanwhile
+        except BaseException as error:  # including the discarding of the agent
             if known is None:
                 chat.owners.pop(request.id, None)
             if not isinstance(error, Exception) or isinstance(error, NOT_STORED):
                 raise
-            logger.warning("%s: a message was refused: %s", self._room.address, described(error))
+            logger.warning("%s: refused a message: %s", self._room.address, described(error))
             text = await gateway.refused(error, request.id, "persist", default=NOT_ACCEPTED)
             self._fail(request.id, text)
             return
-        if entry is None:  # dropped: nothing of it is kept
+        if entry is None:  # dropped: nothing of it was stored
             chat.owners.pop(request.id, None)
-            chat.tell_one(connection, gateway)
+            chat.send_transcript(connection, gateway)
             responses = Responses(request.id, continuation=False)
             connection.send(responses.done(outcome="skipped", message_ids=request.message_ids))
-        elif not accepted and known is not connection:  # here is what has come of it so far
+        elif not accepted and known is not connection:  # send its progress so far
             if entry.ended_at is not None:
                 chat.owners.pop(request.id, None)
             await chat.resume(connection, request.id, gateway)
 
     async def _set_messages(self, frame: dict[str, Any]) -> None:
-        """`setMessages` of a client: the transcript is changed by the server alone."""
+        """Ignore `setMessages` of a client: only the server changes the transcript."""
         if not self._room.has_ignored_messages:
             self._room.has_ignored_messages = True
             logger.info(
-                "%s: a client has sent its list of messages, which is ignored. Pass"
-                " syncMessagesToServer: false to useAgentChat, and change messages on the server.",
+                "%s: ignoring a client's list of messages. Pass syncMessagesToServer: false to"
+                " useAgentChat, and change messages on the server.",
                 self._room.address,
             )
 
@@ -363,7 +386,7 @@ class Socket:
         id = frame.get("id")
         if isinstance(id, str):
             async with self._chatting() as agent:
-                await agent.cancel_chat(id, "The user has stopped it.")
+                await agent.cancel_chat(id, "The user stopped it.")
 
     async def _clear(self, frame: dict[str, Any]) -> None:
         async with self._chatting() as agent:
@@ -395,7 +418,7 @@ class Socket:
         tools = frame.get("clientTools")
         async with self._chatting() as agent:
             before = chat_of(agent).last_seq
-            goes_on = frame.get("autoContinue") is True
+            auto_continue = frame.get("autoContinue") is True
             try:
                 is_taken = await agent.add_tool_output(
                     id,
@@ -405,14 +428,14 @@ class Socket:
                         if is_error
                         else None
                     ),
-                    auto_continue=goes_on,
+                    auto_continue=auto_continue,
                     client_tools=tools if isinstance(tools, list) else None,
                 )
-            except (TypeError, ValueError) as problem:  # too deep or too large, say, or no schema
+            except (TypeError, ValueError) as problem:  # too deep, too large, or not of the schema
                 text = str(problem)[:200]
-                logger.warning("%s: a tool's result was refused: %s", self._room.address, text)
+                logger.warning("%s: refused a tool result: %s", self._room.address, text)
                 is_taken = await agent.add_tool_output(
-                    id, error_text=UNUSABLE, auto_continue=goes_on
+                    id, error_text=UNUSABLE, auto_continue=auto_continue
                 )
             if is_taken:
                 self._own_continuation(agent, before)
@@ -422,12 +445,12 @@ class Socket:
         if isinstance(id, str) and isinstance(approved, bool):
             async with self._chatting() as agent:
                 before = chat_of(agent).last_seq
-                goes_on = frame.get("autoContinue") is True
-                if await agent.add_tool_approval(id, approved, auto_continue=goes_on):
+                auto_continue = frame.get("autoContinue") is True
+                if await agent.add_tool_approval(id, approved, auto_continue=auto_continue):
                     self._own_continuation(agent, before)
 
     def _own_continuation(self, agent: Any, before: int) -> None:
-        """A turn that continues by itself is announced to the connection that gave the last answer."""
+        """Announce an automatic continuation to the connection that gave the last answer."""
         for entry in chat_of(agent).continuations(before):
             self._room.chat.announce(entry.id, self._connection)
 
@@ -447,7 +470,7 @@ _HANDLERS: dict[str, Handler] = {
 
 
 def _id_of_broken(text: str) -> str | None:
-    """The id of a chat request that is not JSON, if it can be found in the text."""
+    """Return the id of a chat request that is not valid JSON, if the text contains one."""
     try:
         return request_id(text)
     except ValueError:
@@ -455,7 +478,7 @@ def _id_of_broken(text: str) -> str | None:
 
 
 def _result(id: str, result: str, *, done: bool) -> str:
-    """An answer, whose result is JSON text already."""
+    """Return a result frame; `result` is JSON."""
     flag = "true" if done else "false"
     head = f'{{"type":"rpc","id":{json.encode(id)},"success":true,"done":{flag}'
     return f'{head},"result":{result}}}'
@@ -465,10 +488,8 @@ def _failed(id: str, error: str) -> str:
     return frames.frame(frames.RPC, id=id, success=False, error=error)
 
 
-async def _called(agent: Any, name: str, *arguments: Any) -> None:
-    """A hook of the application, if there is one."""
+async def _call_optional_hook(agent: Any, name: str, *arguments: Any) -> None:
+    """Call a hook of the application, if it has one."""
     hook = getattr(agent, name, None)
     if hook is not None:
-        answer = hook(*arguments)
-        if asyncio.iscoroutine(answer):
-            await answer
+        await call_hook(hook, *arguments)

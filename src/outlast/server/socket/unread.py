@@ -1,8 +1,7 @@
-"""What clients have not read yet: how much the whole server holds of it, and for how long.
+"""Tracks the frames that clients have not read yet: how much memory they hold, and for how long.
 
-A client that reads slowly is served as long as it reads. One that reads nothing for `Limits.stall` seconds is
-dropped, and sooner when the memory for unread frames is used up: an unread frame is memory that a client
-holds.
+A slow client is served as long as it reads. A client that reads nothing for `Limits.stall` seconds is
+dropped, and sooner when the memory for unread frames is used up.
 """
 
 from __future__ import annotations
@@ -19,28 +18,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("outlast.server")
 
-LARGE = 64 * 1024  # characters; only larger frames need room
-PATIENCE = 2.0  # seconds without progress that are enough when memory is needed
-LONGEST_WAIT = 3.0  # seconds for memory; then those who have held theirs for longest are dropped
+LARGE = 64 * 1024  # characters; only larger frames reserve memory
+PATIENCE = 2.0  # seconds without progress until a client is dropped when memory is needed
+LONGEST_WAIT = (
+    3.0  # seconds to wait for memory; then the clients that held theirs for longest are dropped
+)
 
 
-class Unread:
-    """The clients of one server that have frames to read."""
+class UnreadFrames:
+    """The unread frames of one server."""
 
     def __init__(self, limits: Limits) -> None:
         self._most = limits.unsent
         self._stall = seconds(limits.stall)
         self._tick = min(1.0, self._stall / 4)
-        self._watched: dict[Connection, tuple[tuple[int, ...], float]] = {}  # progress, since when
-        self._held: dict[
-            Connection, int
-        ] = {}  # bytes of large frames; in the order of their holding
+        self._watched: dict[
+            Connection, tuple[tuple[int, ...], float]
+        ] = {}  # progress, and when it was made
+        self._held: dict[Connection, int] = {}  # bytes of large frames, oldest first
         self._task: asyncio.Task[None] | None = None
-        self.waiting = 0  # of all connections, what is queued and not being sent yet
+        self.waiting = 0  # queued characters of all connections
 
     @property
     def is_full(self) -> bool:
-        """Whether more waits for clients than the server may hold."""
+        """Whether the queues exceed what the server may hold."""
         return self.waiting > self._most
 
     @property
@@ -49,7 +50,7 @@ class Unread:
         return sum(self._held.values())
 
     def watch(self, connection: Connection) -> None:
-        """A frame is about to be written: see that it is read."""
+        """Start to watch a connection: a frame is about to be written."""
         if connection not in self._watched:
             self._watched[connection] = (connection.progress, self._now())
             if self._task is None:
@@ -57,14 +58,14 @@ class Unread:
                 self._task = loop.create_task(self._watch(), name="unread frames")
 
     async def room_for(self, connection: Connection, size: int) -> None:
-        """The same for a large frame; wait until there is memory for it."""
-        self._held.pop(connection, None)  # it waits until the one before was read
+        """Wait until there is memory for a large frame, then watch the connection."""
+        self._held.pop(connection, None)  # it waits until the previous one was read
         since = self._now()
         while self._held and self.held + size > self._most:
             self._drop_idle(PATIENCE)
             if self._held and self.held + size > self._most:
                 if self._now() - since > LONGEST_WAIT:
-                    self._drop(next(iter(self._held)), "holds memory that others wait for")
+                    self._drop(next(iter(self._held)), "that holds memory others wait for")
                     continue
                 await asyncio.sleep(self._tick / 4)
                 self._release()
@@ -75,7 +76,7 @@ class Unread:
         return asyncio.get_running_loop().time()
 
     async def _watch(self) -> None:
-        """While any client has something to read."""
+        """Check the clients while any has something to read."""
         try:
             while self._watched:
                 await asyncio.sleep(self._tick)
@@ -85,7 +86,7 @@ class Unread:
             self._task = None
 
     def _release(self) -> None:
-        """Note who has read something, and forget those who have read everything."""
+        """Record the progress of each client, and forget those that read everything."""
         for connection, (progress, _) in tuple(self._watched.items()):
             if not connection.has_unread:
                 self.forget(connection)
@@ -96,15 +97,15 @@ class Unread:
         self._release()
         for connection, (_, since) in tuple(self._watched.items()):
             if self._now() - since >= seconds:
-                self._drop(connection, f"has read nothing for {seconds:.0f} s")
+                self._drop(connection, f"that read nothing for {seconds:.0f} s")
 
     def _drop(self, connection: Connection, why: str) -> None:
-        logger.warning("a client %s and is dropped", why)
+        logger.warning("dropping a client %s", why)
         self.forget(connection)
         connection.abort()
 
     def close(self) -> None:
-        """The server stops: nobody is watched any more."""
+        """Stop watching: the server stops."""
         self._watched.clear()
         self._held.clear()
         if self._task is not None:

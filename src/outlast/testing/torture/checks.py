@@ -10,10 +10,10 @@ from typing import Any
 
 from outlast.chat.answer.calls import UNKNOWN
 from outlast.chat.types.recovery import TERMINAL_MESSAGE
-from outlast.server.room.wire import public_chunk
+from outlast.server.room.public import public_chunk
 from outlast.testing.torture.plan import ASKS, Plan, misplaced, turn_of, words_in
 from outlast.testing.torture.rows import Entry, Rows, StoredMessage
-from outlast.testing.torture.users.watching import Conversation, Turn, folded, text_of
+from outlast.testing.torture.users.watcher import Conversation, Turn, folded, text_of
 
 MISSING = "seen chunk missing"
 TWICE = "text twice or with a gap"

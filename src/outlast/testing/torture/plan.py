@@ -107,7 +107,7 @@ def turn_of(label: str) -> str:
     return label.partition("#")[0]
 
 
-def made(label: str, chance: random.Random, *, may_ask: bool = True) -> Plan:
+def random_plan(label: str, chance: random.Random, *, may_ask: bool = True) -> Plan:
     """A turn of some kind."""
     steps: list[Step] = [chance.randint(3, 30)]
     for _ in range(chance.choices((0, 1, 2, 3), weights=(4, 4, 2, 1))[0]):

@@ -10,7 +10,7 @@ PROMPT = "Die."
 GIVEN_UP = "given up"
 
 
-async def poisoned(url: str, within: float) -> str:
+async def run_poison(url: str, within: float) -> str:
     """Ask for it, and wait for its end for so many seconds."""
     async with Client(url, "poison", "p") as client:
         try:

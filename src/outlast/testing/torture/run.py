@@ -21,16 +21,16 @@ from outlast.testing.torture.checks import (
     audit,
 )
 from outlast.testing.torture.journal import Journal, JournalReader
-from outlast.testing.torture.poison import GIVEN_UP, poisoned
+from outlast.testing.torture.poison import GIVEN_UP, run_poison
 from outlast.testing.torture.report import Outcome
 from outlast.testing.torture.rows import Fetches, reader, rows_of, unfinished
 from outlast.testing.torture.server import database
-from outlast.testing.torture.server import served_settings as settings
+from outlast.testing.torture.server import environment as settings
 from outlast.testing.torture.server.database import Gateway
 from outlast.testing.torture.server.memory import BY_GROUP, BY_LIMIT, Group, group
-from outlast.testing.torture.server.process import Serving, kills
-from outlast.testing.torture.users.driving import TURNS, User, stable
-from outlast.testing.torture.users.watching import Conversation, Watcher
+from outlast.testing.torture.server.process import TorturedServer, kills
+from outlast.testing.torture.users.user import TURNS, User, stable
+from outlast.testing.torture.users.watcher import Conversation, Watcher
 
 GREETINGS = 5  # connections after which somebody who waits should have heard something
 GIVEN_UP_WITHIN = 60.0  # seconds, for a turn that kills its process
@@ -82,7 +82,7 @@ class _Run:
         self._tell = tell
         self._store = store
         by = BY_LIMIT if memory is None else BY_GROUP
-        self._goes_on_without_memory = memory is None  # until it is killed, and may say anything
+        self._runs_without_memory = memory is None  # until it is killed, and may say anything
         engine = options.store.partition(":")[0]
         self._outcome = Outcome(options.seed, engine, options.agents, by, folder=options.folder)
         served = options.folder / "served.jsonl"
@@ -90,8 +90,8 @@ class _Run:
         if options.sabotage is not None:
             environment[settings.SABOTAGE] = options.sabotage
         url = options.store if gateway is None else gateway.url
-        self._serving = Serving(options.folder, url, environment=environment, group=memory)
-        self._serving.may_miss_store = gateway is not None
+        self._server = TorturedServer(options.folder, url, environment=environment, group=memory)
+        self._server.may_miss_store = gateway is not None
         self._journal = Journal(options.folder / "clients.jsonl")
         self._effects_read = JournalReader(served)
         self._effects = Effects()
@@ -103,14 +103,14 @@ class _Run:
         self._started = time.monotonic()
 
     async def run(self) -> Outcome:
-        self._serving.start()
+        self._server.start()
         try:
             await self._torture()
         finally:
-            await self._serving.stop()
+            await self._server.stop()
             self._journal.close()
-        complaints = [] if self._goes_on_without_memory else self._serving.complaints()
-        deaths = [] if self._options.poison else self._serving.died_by_themselves()
+        complaints = [] if self._runs_without_memory else self._server.complaints()
+        deaths = [] if self._options.poison else self._server.died_by_themselves()
         for line in (*deaths, *complaints):
             self._violations([Violation(FAILED, "the server", "", line)])
         for agent, text in await unfinished(self._store):
@@ -134,7 +134,7 @@ class _Run:
             if self._outcome.is_clean:
                 self._left_over()
             if self._outcome.is_clean:
-                await self._come_again()
+                await self._reconnect()
         finally:
             for task in (*users, *others):
                 task.cancel()
@@ -150,13 +150,13 @@ class _Run:
             said = Conversation(f"a{number}.{count}", on_fresh=self._fresh)
             said.on_greeting = partial(self._greeted, said.agent)
             self._talking[number] = said
-            user = User(self._serving.url, said, chance, self._journal)
+            user = User(self._server.url, said, chance, self._journal)
             await user.talk(self._stopping, self._options.turns)
             rows = await rows_of(self._store, said.agent)
             self._effects.read(self._effects_read.new())
             del self._talking[number]
             totals = self._outcome.totals
-            found = audit(said, rows, self._effects, totals, may_fail=self._goes_on_without_memory)
+            found = audit(said, rows, self._effects, totals, may_fail=self._runs_without_memory)
             self._violations(found)
             self._outcome.late += [each.late for each in said.turns if each.late is not None]
             count += 1
@@ -167,7 +167,7 @@ class _Run:
         options = self._options
         more = {} if self._gateway is None else database.KINDS
         for kill in kills(options.seed, options.kills, more):
-            await self._serving.until_worker()
+            await self._server.until_worker()
             if not kill.is_early:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._heard.wait(), HEARD_WITHIN)
@@ -175,7 +175,7 @@ class _Run:
             if self._gateway is not None and kill.kind in database.KINDS:
                 self._killed_at = await self._gateway.strike(kill.kind)
             else:
-                self._killed_at = await self._serving.strike(kill.kind)
+                self._killed_at = await self._server.strike(kill.kind)
             self._heard.clear()
             self._outcome.kills[kill.kind] += 1
             self._journal.write("kill", how=kill.kind, after=round(kill.after, 3))
@@ -188,10 +188,10 @@ class _Run:
         """One turn kills its process whenever it runs. It must be given up, and nobody else."""
         await self._heard.wait()
         began = time.monotonic()
-        deaths = len(self._serving.died_by_themselves())
-        end = await poisoned(self._serving.url, GIVEN_UP_WITHIN)
+        deaths = len(self._server.died_by_themselves())
+        end = await run_poison(self._server.url, GIVEN_UP_WITHIN)
         seconds = time.monotonic() - began
-        deaths = len(self._serving.died_by_themselves()) - deaths
+        deaths = len(self._server.died_by_themselves()) - deaths
         self._outcome.poison = f"{end} after {seconds:.1f} s and {deaths} deaths"
         if end != GIVEN_UP:
             self._violations([Violation(SPINNING, "poison", "", self._outcome.poison)])
@@ -234,11 +234,11 @@ class _Run:
             text = f"not over {self._options.settle_within:g} s after the last kill: {waiting}"
             self._violations([Violation(SPINNING, said.agent, "", text)])
 
-    async def _come_again(self) -> None:
+    async def _reconnect(self) -> None:
         """A client that comes now finds an agent that does nothing, and says so."""
         for agent in self._last:
             said = Conversation(agent)
-            async with Watcher(self._serving.url, said) as client:
+            async with Watcher(self._server.url, said) as client:
                 try:
                     async with asyncio.timeout(30):
                         await stable(client)

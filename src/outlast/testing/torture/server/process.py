@@ -31,7 +31,7 @@ DRAIN = 1.5  # seconds
 DIES_WITHIN = 4.0  # seconds, for a worker that has no memory
 PATIENCE = 60.0  # seconds for a process to come or to go, on a machine that is busy
 PORTS = (20_000, 32_000)  # below those that connections get by themselves
-_DEATH = re.compile(r"worker (\d+) (ended with exit status|was killed by|could not start)")
+_DEATH = re.compile(r"worker (\d+) (ended with exit status|was killed by|failed to start)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def free_port() -> int:
             return port
 
 
-class Serving:
+class TorturedServer:
     """A supervisor, its worker, and whoever comes after them."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Serving:
         folder: Path,
         store: str,
         *,
-        target: str = "outlast.testing.torture.server.served:app",
+        target: str = "outlast.testing.torture.server.application:app",
         environment: Mapping[str, str] | None = None,
         group: Group | None = None,
         drain: float = DRAIN,
@@ -180,7 +180,7 @@ class Serving:
         found = []
         for line in self.log.read_text(errors="replace").splitlines():
             death = _DEATH.search(line)
-            if self.may_miss_store and "could not start: StoreUnavailable" in line:
+            if self.may_miss_store and "failed to start: StoreUnavailable" in line:
                 continue
             if death is not None and int(death[1]) not in self._hit:
                 found.append(line)
