@@ -13,7 +13,8 @@ from tool_calls import Lives, call_parts, check_requests, ledger, outcome, outco
 
 from outlast import Host, NotDone, Think, ToolCall, tool
 from outlast.agent.agent import parts_of
-from outlast.chat.answer.calls import GRACE, RECONCILE_TIMEOUT
+from outlast.chat.tools.outcome import RECONCILE_TIMEOUT
+from outlast.chat.tools.watch import GRACE
 from outlast.chat.turn.state import TurnState
 from outlast.testing import ScriptedModel, Step
 from support import hosting

@@ -19,8 +19,8 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from outlast.chat.answer.calls import UNKNOWN
 from outlast.chat.model.beginnings import CONTINUE
+from outlast.chat.tools.outcome import UNKNOWN
 from outlast.chat.types.recovery import TERMINAL_MESSAGE
 from outlast.testing.torture import checks
 from outlast.testing.torture.checks import Effects, Totals, Violation, audit

@@ -8,20 +8,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from outlast.agent.part import Parts
-from outlast.chat.answer.calls import Called, CallEnd
+from outlast.chat.answer.call import Called
 from outlast.chat.answer.prepare import Prepared, check_active, prepared, resumed
+from outlast.chat.answer.steps import count_steps, due_calls, earlier_steps, left_calls
 from outlast.chat.answer.usage import Spending
 from outlast.chat.context.compaction import Compactions
-from outlast.chat.context.history import to_model_messages, tool_return
+from outlast.chat.context.history import tool_return
 from outlast.chat.context.view import ModelView
 from outlast.chat.message.partial import RESET_STEP, Partial
-from outlast.chat.message.tool_part import Part, is_settled, tool_name
+from outlast.chat.message.tool_part import Part, is_settled
 from outlast.chat.model.background import fetchable, note_of
 from outlast.chat.model.call_ids import CallIds
 from outlast.chat.model.client import open_stream, resolve
 from outlast.chat.model.errors import ModelFailed, is_passing
 from outlast.chat.model.output import OutputType
 from outlast.chat.model.settings import model_settings
+from outlast.chat.tools.outcome import CallEnd
 from outlast.chat.turn.part_repair import with_replaced, without_calls
 from outlast.chat.turn.turn import BREATHE_AFTER, Turn, TurnAborted
 from outlast.chat.types.config import MAX_STEPS
@@ -81,7 +83,7 @@ class Loop:
         turn, config, encoder = self.turn, self.config, self.encoder
         output = None if config.output is None else OutputType(config.output)
         most = config.max_steps or self.agent.max_steps or MAX_STEPS
-        first = _steps_of(turn.begun)
+        first = count_steps(turn.begun)
         done: list[Step] = []  # of this turn, by whatever attempt
         resumes = False  # in the middle of a step
         if turn.resumed is None:
@@ -156,17 +158,10 @@ class Loop:
         turn.open_calls |= {
             part["toolCallId"] for part in parts if part.get("state") == "approval-requested"
         }
-        left = [
-            Called(part["toolCallId"], name, part.get("input"), approved=is_approved(part))
-            for part in parts
-            if (name := tool_name(part)) is not None
-            and (part.get("state") == "input-available" or is_unfinished(part) or is_due(part))
-        ]
+        left = left_calls(parts, max(0, partial.steps - 1))
         if left:
             await turn.unless_stopped(self.calls.offered(self.config.active_tools))
-            await self.calls.run(left, self._conversation(), max(0, partial.steps - 1))
-            self._show_replaced()
-            await turn.stream.stored()
+            await self._run_earlier(left)
         if turn.abort.is_set:
             raise TurnAborted
         if partial.is_step_open and partial.last_calls:
@@ -318,13 +313,13 @@ class Loop:
             tuple(each.name for each in offered),
             self.turn.abort,
             self.turn.writer,
-            self.calls.given,
+            self.calls.offer.given,
         )
         config = await self.turn.unless_stopped(call_hook(hook, context))
         if config is not None and not isinstance(config, StepConfig):
             raise TypeError(f"before_step returns a StepConfig or None, not {config!r}")
         if config is not None and config.context is not None:
-            self.calls.given = config.context
+            self.calls.offer.given = config.context
         return config or StepConfig()
 
     def _settings(self, step: StepConfig) -> ModelSettings:
@@ -355,9 +350,9 @@ class Loop:
 
         active = self.config.active_tools if step.active_tools is None else step.active_tools
         if step.active_tools is not None:
-            check_active(step.active_tools, tuple(await self.calls.tools.get(self.context)))
+            check_active(step.active_tools, tuple(await self.calls.offer.tools.get(self.context)))
         definitions: list[ToolDefinition] = []
-        if not self.calls.tools.is_empty:
+        if not self.calls.offer.tools.is_empty:
             self.context = replace(
                 self.context,
                 model=model,
@@ -374,26 +369,31 @@ class Loop:
     async def _call_approved(self, step: int) -> None:
         """What the user has allowed since the message was stored."""
         parts = (self.turn.begun or {}).get("parts") or []
-        approved = [
-            Called(part["toolCallId"], name, part.get("input"), approved=True)
-            for part in parts
-            if (name := tool_name(part)) is not None and is_due(part)
-        ]
+        approved = due_calls(parts, max(0, step - 1))
         if not approved:
             return
         await self.turn.unless_stopped(self.calls.offered(None))
-        await self.calls.run(approved, self._conversation(), max(0, step - 1))
-        self._show_replaced()
-        await self.turn.stream.stored()
+        await self._run_earlier(approved)
         if self.turn.abort.is_set:
             raise TurnAborted
+
+    async def _run_earlier(self, calls: Sequence[Called]) -> None:
+        """Run calls that the message holds already."""
+        messages = self._conversation()
+        await self.calls.run([replace(call, messages=messages) for call in calls])
+        self._show_replaced()
+        await self.turn.stream.stored()
 
     async def _call(self, called: Sequence[ToolCallPart], step: int) -> list[CallEnd]:
         """Run the calls of one step side by side; each result is told as it comes."""
         from pydantic_ai.messages import ModelRequest, ModelResponse
 
-        calls = [Called(each.tool_call_id, each.tool_name, each.args) for each in called]
-        ends = await self.calls.run(calls, tuple(self.messages), step)
+        messages = tuple(self.messages)
+        calls = [
+            Called(each.tool_call_id, each.tool_name, each.args, step=step, messages=messages)
+            for each in called
+        ]
+        ends = await self.calls.run(calls)
         replaced = self._show_replaced()
         if replaced:
             response = self.messages[-1]
@@ -443,7 +443,7 @@ class Loop:
             results,
             self.turn.writer,
             self.asked,
-            self.calls.given,
+            self.calls.offer.given,
         )
         if self.turn.following is not None:
             await self.turn.stream.stored()
@@ -454,45 +454,3 @@ class Loop:
             raise
         except Exception:
             logger.exception("%s: on_step_finish raised", self.turn.agent)
-
-
-def is_approved(part: dict[str, Any]) -> bool:
-    """Whether this call was allowed."""
-    approval = part.get("approval")
-    return isinstance(approval, dict) and approval.get("approved") is True
-
-
-def is_due(part: dict[str, Any]) -> bool:
-    """Whether this call was allowed and is to run here, which it has not done yet."""
-    return part.get("state") == "approval-responded" and is_approved(part)
-
-
-def is_unfinished(part: dict[str, Any]) -> bool:
-    """Whether all that came of this call is what it has shown on its way."""
-    return part.get("state") == "output-available" and part.get("preliminary") is True
-
-
-def earlier_steps(message: dict[str, Any], first: int) -> list[Step]:
-    """The steps that a message shows, as the attempts that made them knew them; `first`: their number."""
-    from pydantic_ai.messages import ModelResponse
-
-    steps: list[Step] = []
-    parts: list[Any] = []
-    for part in [*message["parts"], {"type": "step-start"}]:
-        if not isinstance(part, dict) or part.get("type") != "step-start":
-            parts.append(part)
-            continue
-        if parts and isinstance(parts[0], dict) and parts[0].get("type") == "step-start":
-            shown = {"id": message["id"], "role": "assistant", "parts": parts[1:]}
-            found = to_model_messages([shown]).messages
-            response = next((each for each in found if isinstance(each, ModelResponse)), None)
-            calls = [tool_name(each) for each in parts[1:] if isinstance(each, dict)]
-            names = tuple(name for name in calls if name is not None)
-            steps.append(Step(first + len(steps), response or ModelResponse(parts=[]), names))
-        parts = [part]
-    return steps
-
-
-def _steps_of(message: dict[str, Any] | None) -> int:
-    parts = (message or {}).get("parts") or []
-    return sum(isinstance(part, dict) and part.get("type") == "step-start" for part in parts)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from outlast.agent.part import Part, Parts, report_failure
 from outlast.chat.answer.calls import Calls
+from outlast.chat.answer.offer import Offer
 from outlast.chat.context.compaction import ContextOverflow
 from outlast.chat.context.hydration import HydrationContext, hydrated
 from outlast.chat.context.prompt import with_capabilities
@@ -71,7 +72,7 @@ class Prepared:
 
     @property
     def toolset(self) -> Any:
-        return self.calls.tools.toolset
+        return self.calls.offer.tools.toolset
 
 
 async def prepared(
@@ -145,7 +146,7 @@ async def prepared(
             if config.send_reasoning is None
             else config.send_reasoning
         )
-        calls = Calls(parts, turn, encoder, tools, context)
+        calls = Calls(parts, turn, encoder, Offer(tools, context))
         return Prepared(
             agent, turn, config, model, calls, encoder, path, window, system, usage, context
         )

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.agent.part import Parts
-from outlast.chat.answer.calls import UNKNOWN, CallEnd, reconciled
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.reducer import MessageBuilder
@@ -18,6 +17,7 @@ from outlast.chat.stream.reading import Streams
 from outlast.chat.stream.stream import Stream
 from outlast.chat.tools.declare import ToolCall, ToolSpec, marked_methods
 from outlast.chat.tools.ledger import CallRow, CallState, Ledger, input_of
+from outlast.chat.tools.outcome import UNKNOWN, CallEnd, reconciled
 from outlast.chat.tools.toolset import tools_of
 from outlast.chat.turn.part_repair import PartRepair
 from outlast.chat.types.events import ToolFinished

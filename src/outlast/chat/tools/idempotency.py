@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from outlast.agent.part import Part, Parts
 from outlast.chat.tools.ledger import CallRow, Ledger
+from outlast.chat.tools.outcome import CallEnd
 from outlast.chat.types import events
 from outlast.core import json
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a call that was made before."""
-
-    state: Literal["done", "failed", "unknown"]
-    output: Any = None
-    error: str | None = None
 
 
 class KeyedCalls(Part):
@@ -28,11 +19,11 @@ class KeyedCalls(Part):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._ledger = parts[Ledger]
-        self._running: dict[str, tuple[Any, asyncio.Future[Known]]] = {}  # with their inputs
+        self._running: dict[str, tuple[Any, asyncio.Future[CallEnd]]] = {}  # with their inputs
 
     async def known(
         self, key: str, name: str, input: str, effect: str, stored: Callable[[], Awaitable[None]]
-    ) -> Known | None:
+    ) -> CallEnd | None:
         """The outcome of the call with this key; None: there is none, and this one may begin.
 
         `stored` waits until what this turn has done is durable: it may have used the key before.
@@ -45,43 +36,45 @@ class KeyedCalls(Part):
             if first.state == "done":
                 self.activation.events.emit(events.LedgerReplayed, self.address, name, key)
                 return first
-        promise: asyncio.Future[Known] = asyncio.get_running_loop().create_future()
+        promise: asyncio.Future[CallEnd] = asyncio.get_running_loop().create_future()
         self._running[key] = (given, promise)
         try:
             await stored()
             row = await self._ledger.by_key(key)
             known = None if row is None else self._recorded(row, key, name, input, effect)
         except BaseException:
-            self._forget(key, Known("failed"))
+            self._forget(key, CallEnd("failed"))
             raise
         if known is not None:
             self._forget(key, known)
         return known
 
-    def _recorded(self, row: CallRow, key: str, name: str, input: str, effect: str) -> Known | None:
+    def _recorded(
+        self, row: CallRow, key: str, name: str, input: str, effect: str
+    ) -> CallEnd | None:
         emit, agent = self.activation.events.emit, self.address
         if json.decode(row.input) != json.decode(input):
             return self._conflict(key, name)
         if row.state == "done" and row.output is not None:
             emit(events.LedgerReplayed, agent, name, key)
-            return Known("done", json.decode(row.output))
+            return CallEnd("done", json.decode(row.output))
         if row.state == "failed" or effect != "once":
             emit(events.LedgerReclaimed, agent, name, key)
             return None
         emit(events.LedgerPending, agent, name, key)
         why = "it was made before, and was interrupted"
-        return Known("unknown", error=f"It is not known whether this call has happened: {why}.")
+        return CallEnd("unknown", error=f"It is not known whether this call has happened: {why}.")
 
-    def _conflict(self, key: str, name: str) -> Known:
+    def _conflict(self, key: str, name: str) -> CallEnd:
         self.activation.events.emit(events.LedgerConflict, self.address, name, key)
         text = f"There was a call with the key {key!r} and another input. Nothing was done."
-        return Known("failed", error=text)
+        return CallEnd("failed", error=text)
 
-    def ended(self, key: str, end: Any) -> None:
+    def ended(self, key: str, end: CallEnd) -> None:
         """A call that this was told it may begin has ended."""
-        self._forget(key, Known(end.state, end.output, end.error))
+        self._forget(key, CallEnd(end.state, end.output, end.error))
 
-    def _forget(self, key: str, known: Known) -> None:
+    def _forget(self, key: str, known: CallEnd) -> None:
         _, promise = self._running.pop(key)
         if not promise.done():
             promise.set_result(known)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outlast.chat.answer.calls import UNKNOWN
+from outlast.chat.tools.outcome import UNKNOWN
 from outlast.chat.types.recovery import TERMINAL_MESSAGE
 from outlast.server.room.public import public_chunk
 from outlast.testing.torture.plan import ASKS, Plan, misplaced, turn_of, words_in

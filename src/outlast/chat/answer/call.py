@@ -1,0 +1,394 @@
+"""One call of a tool, from its arguments to its outcome.
+
+Whatever goes wrong becomes a result that the model can read; nothing here ends a turn. A call of a "once"
+tool that has begun and did not return is never said to have failed: its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from outlast.agent.admission import admitting, forget
+from outlast.agent.part import Parts
+from outlast.chat.answer.offer import Offer
+from outlast.chat.tools.arguments import as_object, checked
+from outlast.chat.tools.decision import InvalidDecision, decided
+from outlast.chat.tools.declare import ToolCall, ToolSpec, ask, current_call
+from outlast.chat.tools.idempotency import KeyedCalls
+from outlast.chat.tools.ledger import Ledger, origin_of
+from outlast.chat.tools.outcome import CallEnd, not_known, reconciled, returned
+from outlast.chat.tools.watch import Cut, watched
+from outlast.chat.turn.turn import Turn, TurnAborted
+from outlast.chat.types import events
+from outlast.chat.types.contexts import (
+    Allow,
+    Block,
+    Substitute,
+    ToolCallContext,
+    ToolCallResultContext,
+)
+from outlast.core import json
+from outlast.core.errors import PublicError
+from outlast.core.hooks import call_hook, is_overridden
+from outlast.core.text import described
+from outlast.store.operations import Operation
+
+if TYPE_CHECKING:
+    from pydantic_ai import ModelRetry
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.tools import ToolDefinition
+
+logger = logging.getLogger("outlast.chat")
+
+STOPPED = "The turn was stopped before this call began."
+WAITS_AGAIN = "This call was approved but did not run: it would have to wait a second time."
+FAILED = "The tool failed."
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call as it stands in the answer of the model, or in a message that goes on."""
+
+    id: str
+    name: str
+    arguments: Any  # JSON text, or what it says
+    approved: bool = False
+    step: int = 0
+    messages: Sequence[ModelMessage] = ()  # what the model had been sent, and its answer
+
+
+class Place(Protocol):
+    """Where a call stands, and what is shown of it there before it ends."""
+
+    def ask_for_approval(self, id: str, *, for_client: bool) -> CallEnd:
+        """The call must wait for an approval."""
+        ...
+
+    def wait_for_client(self, id: str) -> CallEnd:
+        """The call must wait for somebody else's result."""
+        ...
+
+    def show(self, id: str, output: Any) -> None:
+        """A result is on its way."""
+        ...
+
+
+class Call:
+    """One call of a turn."""
+
+    def __init__(
+        self, parts: Parts, turn: Turn, offer: Offer, called: Called, place: Place
+    ) -> None:
+        self._agent = parts.agent
+        self._activation = parts.activation
+        self._ledger = parts[Ledger]
+        self._keyed = parts[KeyedCalls]
+        self._turn = turn
+        self._offer = offer
+        self._called = called
+        self._place = place
+        self._spec = ToolSpec()
+        self._key: str | None = None
+        self._has_begun = False
+        self._is_cut = False  # nobody waits for the tool any more
+        self._made = ToolCall(called.id, called.name, as_object(called.arguments), "", "")
+        self._took = 0  # milliseconds that the tool itself has run
+        self._origin = origin_of(
+            self._activation.address.text, turn.request_id, turn.message_id, called.id
+        )
+
+    @property
+    def effect(self) -> str:
+        return self._spec.effect
+
+    async def end(self) -> CallEnd:
+        """What comes of it."""
+        try:
+            end = await self._judged()
+        except TurnAborted:
+            end = CallEnd("failed", error=STOPPED)
+        except InvalidDecision:
+            raise
+        except Exception as error:  # of a hook, or of something that it was told
+            end = self._failed(error)
+        return end if end.input is not None else replace(end, input=self._made.input)
+
+    def _failed(self, error: Exception) -> CallEnd:
+        """The end of a call that has raised: only an error that is meant to be read is shown as it is."""
+        if isinstance(error, PublicError):
+            return CallEnd("failed", error=str(error) or FAILED, raised=error)
+        id, name = self._activation.ids.new("error"), self._called.name
+        logger.error("%s: the tool %s failed (%s)", self._turn.agent, name, id, exc_info=error)
+        return CallEnd("failed", error=f"{FAILED} ({id})", raised=error)
+
+    def ending(self, end: CallEnd) -> list[Operation]:
+        """What the ledger is told with the outcome."""
+        if not self._has_begun:
+            return []
+        assert end.state != "open"
+        turn, ledger = self._turn, self._ledger
+        kept = end.as_json() if self._key is not None and end.state == "done" else None
+        operations = [ledger.end(turn.request_id, self._called.id, end.state, kept)]
+        if self._key is not None:
+            self._keyed.ended(self._key, end)
+            if end.state == "failed":
+                operations.append(ledger.release(self._key))
+        if self._origin.has_noted or self._called.approved:  # then an earlier run may have noted
+            operations.append(forget(self._origin.agent, self._origin.scope))
+        return operations
+
+    async def notify(self, end: CallEnd) -> None:
+        """Call `after_tool_call`. What it raises is logged."""
+        hook = self._agent.after_tool_call
+        if not is_overridden(hook):
+            return
+        context = ToolCallResultContext(
+            self._called.name,
+            end.input or {},
+            self._called.id,
+            self._turn.request_id,
+            self._called.step,
+            self._called.messages,
+            self._turn.writer,
+            duration_ms=self._took,
+            success=end.state == "done",
+            output=end.output,
+            error=end.error if end.raised is None else end.raised,
+            unknown=end.state == "unknown",
+            context=self._offer.given,
+        )
+        try:
+            await self._turn.unless_stopped(call_hook(hook, context))
+        except TurnAborted:
+            pass
+        except Exception:
+            logger.exception("%s: after_tool_call raised", self._activation.address)
+
+    # --- before it runs --------------------------------------------------------------------------
+
+    async def _judged(self) -> CallEnd:
+        call, offer = self._called, self._offer
+        found = offer.found.get(call.name)
+        if found is None:
+            known = ", ".join(sorted(offer.found)) or "none"
+            return CallEnd("failed", error=f"There is no tool {call.name!r}. There are: {known}.")
+        definition: ToolDefinition = found.tool_def
+        self._spec = offer.tools.spec(call.name, found)
+        executor = self._turn.executor if definition.kind == "external" else None
+        if definition.kind == "external" and executor is None:
+            return self._left_to_client()
+        given, arguments, problem = checked(found, call.arguments)
+        self._made = ToolCall(
+            call.id,
+            call.name,
+            given,
+            f"{self._turn.message_id}:{call.id}",
+            self._turn.request_id,
+            call.step,
+            call.approved,
+            self._turn.abort,
+            offer.given,
+        )
+        if problem is not None:
+            return CallEnd("failed", error=problem)
+        if not call.approved and await self._needs_approval():
+            return self._place.ask_for_approval(call.id, for_client=executor is not None)
+        decision = await self._decision()
+        if isinstance(decision, Block):
+            return returned(decision.reason, call.name, "read")
+        if isinstance(decision, Substitute):
+            return returned(decision.output, call.name, "read")
+        if isinstance(decision, Allow) and decision.input is not None:
+            if call.approved and dict(decision.input) != given:
+                return CallEnd("failed", error="What was approved cannot be changed afterwards.")
+            given, arguments, problem = checked(found, dict(decision.input))
+            self._made = replace(self._made, input=given)
+            if problem is not None:
+                return CallEnd("failed", error=problem)
+        return await self._begun_or_replayed(found, arguments, executor)
+
+    def _left_to_client(self) -> CallEnd:
+        id = self._called.id
+        if not self._called.approved and self._spec.needs_approval is True:
+            return self._place.ask_for_approval(id, for_client=True)
+        part = self._turn.builder.call(id) or {}
+        if part.get("state") == "approval-responded":  # it was to run here when it was approved
+            return CallEnd("failed", error=WAITS_AGAIN)
+        return self._place.wait_for_client(id)
+
+    async def _needs_approval(self) -> bool:
+        needs = self._spec.needs_approval
+        if isinstance(needs, bool):
+            return needs
+        asking = ask(self._agent, needs, self._made)
+        return bool(await self._turn.unless_stopped(asking))
+
+    async def _decision(self) -> Allow | Block | Substitute | None:
+        hook = self._agent.before_tool_call
+        if not is_overridden(hook):
+            return None
+        context = ToolCallContext(
+            self._called.name,
+            self._made.input,
+            self._called.id,
+            self._turn.request_id,
+            self._called.step,
+            self._called.messages,
+            self._turn.abort,
+            self._turn.writer,
+            self._offer.given,
+        )
+        return decided(await self._turn.unless_stopped(call_hook(hook, context)))
+
+    async def _begun_or_replayed(self, found: Any, arguments: Any, executor: Any) -> CallEnd:
+        turn, spec = self._turn, self._spec
+        input = json.encode(dict(self._made.input), "input")
+        if spec.idempotency_key is not None:
+            known = await self._known(spec, input)
+            if known is not None:
+                return known
+        operation = self._ledger.begin(
+            turn.request_id, self._called.id, self._called.name, spec.effect, self._key, input
+        )
+        self._has_begun = True
+        releases = [] if self._key is None else [self._ledger.release(self._key)]
+        turn.stream.attach(*releases, operation)
+        await turn.stream.stored()
+        if turn.abort.is_set:  # it has not run, and that is certain
+            return CallEnd("failed", error=STOPPED)
+        return await self._run(found, arguments, executor)
+
+    async def _known(self, spec: ToolSpec, input: str) -> CallEnd | None:
+        """What came of the call that had this call's key; None: there is none, and the key is taken."""
+        assert spec.idempotency_key is not None
+        asking = ask(self._agent, spec.idempotency_key, self._made)
+        named = await self._turn.unless_stopped(asking)
+        if not isinstance(named, str) or not named:
+            raise TypeError(f"idempotency_key returns a text, not {named!r}")
+        key = f"{self._called.name}:{named}"
+        self._made = replace(self._made, idempotency_key=key)
+        stored = self._turn.stream.stored
+        known = await self._keyed.known(key, self._called.name, input, spec.effect, stored)
+        if known is None:
+            self._key = key
+        return known
+
+    # --- the tool itself -------------------------------------------------------------------------
+
+    async def _run(self, found: Any, arguments: Any, executor: Any) -> CallEnd:
+        activation, turn, call = self._activation, self._turn, self._called
+        tool = self._executed(found, arguments, executor)
+        work = activation.spawn(tool, f"tool {call.name}", copy_context())
+        began = activation.clock.now()
+        timeout = self._spec.timeout or found.tool_def.timeout
+        name = f"{turn.agent}: the tool {call.name}"
+        try:
+            cut = await watched(work, turn.abort, timeout, self._cut, name)
+            self._took = activation.clock.now() - began
+            end = self._outcome(work) if cut is None else await self._cut_short(cut)
+        finally:
+            work.cancel()
+        activation.events.emit(
+            events.ToolFinished,
+            turn.agent,
+            turn.request_id,
+            call.id,
+            call.name,
+            self._spec.effect,
+            outcome=end.state,
+            elapsed_ms=self._took,
+            error=end.error if end.raised is None else described(end.raised),
+        )
+        return end
+
+    def _cut(self) -> None:
+        self._is_cut = True
+
+    async def _executed(self, found: Any, arguments: Any, executor: Any) -> Any:
+        from pydantic_ai import ToolReturn
+
+        current_call.set(self._made)
+        admitting.set(self._origin)
+        self._activation.events.emit(
+            events.ToolStarted,
+            self._turn.agent,
+            self._turn.request_id,
+            self._called.id,
+            self._called.name,
+            self._spec.effect,
+        )
+        if executor is not None:
+            output = executor(self._made)
+            output = await output if inspect.isawaitable(output) else output
+        else:
+            output = await self._offer.run(self._made, arguments, found)
+        if isinstance(output, ToolReturn):
+            output = output.return_value
+        if not hasattr(output, "__aiter__"):
+            return output
+        last: Any = None
+        async for last in output:
+            shown = returned(last, self._called.name, "read")
+            if shown.state == "done" and not self._is_cut and not self._turn.abort.is_set:
+                self._place.show(self._called.id, shown.output)
+        return last
+
+    def _outcome(self, work: asyncio.Task[Any]) -> CallEnd:
+        from pydantic_ai import ModelRetry
+        from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
+
+        name, effect = self._called.name, self._spec.effect
+        if work.cancelled():
+            return not_known(effect, f"the tool {name!r} was cancelled")
+        error = work.exception()
+        if error is None:
+            return returned(work.result(), name, effect)
+        if isinstance(error, ApprovalRequired | CallDeferred):
+            if self._called.approved:  # nobody could answer it a second time
+                return CallEnd("failed", error=WAITS_AGAIN)
+            return self._taken_back(is_approval=isinstance(error, ApprovalRequired))
+        if isinstance(error, ModelRetry) and _is_timeout_of_toolset(error):
+            return not_known(effect, f"the tool {name!r} took too long and was stopped")
+        if isinstance(error, ModelRetry | ToolFailed):
+            return CallEnd("failed", error=error.message)
+        if not isinstance(error, Exception):
+            raise error
+        return self._failed(error)
+
+    def _taken_back(self, *, is_approval: bool) -> CallEnd:
+        """The tool wants to wait: it has not begun after all."""
+        self._has_begun = False
+        ended = [self._ledger.end(self._turn.request_id, self._called.id, "failed")]
+        if self._key is not None:  # it is free for the call that follows the answer
+            self._keyed.ended(self._key, CallEnd("failed"))
+            ended.append(self._ledger.release(self._key))
+        self._turn.stream.attach(*ended)  # what it has admitted is remembered until then
+        if is_approval:
+            return self._place.ask_for_approval(self._called.id, for_client=False)
+        return self._place.wait_for_client(self._called.id)
+
+    async def _cut_short(self, cut: Cut) -> CallEnd:
+        name, effect = self._called.name, self._spec.effect
+        if cut == "stopped":
+            return not_known(effect, f"the turn was stopped while the tool {name!r} was running")
+        if effect == "once" and self._spec.reconcile is not None:
+            found = None
+            with suppress(TurnAborted):
+                asking = reconciled(self._agent, self._spec, self._made)
+                found = await self._turn.unless_stopped(asking)
+            if found is not None:
+                return found
+        return not_known(effect, f"the tool {name!r} took too long and was stopped")
+
+
+def _is_timeout_of_toolset(error: ModelRetry) -> bool:
+    """A toolset with a `timeout` says so in these words; the tool may have done its work."""
+    is_late = isinstance(error.__context__, TimeoutError)
+    return is_late and error.message.startswith("Timed out after ")

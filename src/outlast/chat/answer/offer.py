@@ -1,0 +1,52 @@
+"""The tools that the model is offered, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from outlast.chat.tools.declare import ToolCall
+from outlast.chat.tools.toolset import Tools
+
+if TYPE_CHECKING:
+    from pydantic_ai import RunContext
+    from pydantic_ai.tools import ToolDefinition
+
+
+class Offer:
+    """The tools of one turn, those that the current step offers, and what they are given."""
+
+    def __init__(self, tools: Tools, context: RunContext[Any]) -> None:
+        self.tools = tools
+        self.found: dict[str, Any] = {}  # what the model was offered
+        self.given: Any = None  # the `context` of this step's `StepConfig`
+        self._context = context
+
+    async def update(
+        self, active: Sequence[str] | None, context: RunContext[Any] | None = None
+    ) -> list[ToolDefinition]:
+        """Return what the model is offered in the next step; `active`: only these."""
+        if context is not None:
+            self._context = context
+        self.tools.toolset = await self.tools.toolset.for_run_step(self._context)
+        found = await self.tools.get(self._context)
+        self.found = {
+            name: each for name, each in found.items() if active is None or name in active
+        }
+        return [each.tool_def for each in self.found.values()]
+
+    async def run(self, call: ToolCall, arguments: Any, found: Any) -> Any:
+        """Call a tool that runs here."""
+        context = _copied(self._context)
+        context.tool_call_id = call.id
+        context.tool_name = call.tool_name
+        context.tool_call_approved = call.approved
+        context.max_retries = found.max_retries
+        return await self.tools.toolset.call_tool(call.tool_name, arguments, context, found)
+
+
+def _copied(context: RunContext[Any]) -> RunContext[Any]:
+    """The same as `dataclasses.replace`, or `copy`, each of which takes as long as a commit."""
+    made = object.__new__(type(context))
+    made.__dict__.update(context.__dict__)
+    return made

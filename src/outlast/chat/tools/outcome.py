@@ -1,0 +1,77 @@
+"""What came of a call: its result as JSON, a failure, or that nobody knows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from outlast.chat.tools.declare import NotDone, ToolCall, ToolSpec, ask
+from outlast.core import json
+from outlast.core.text import described
+
+logger = logging.getLogger("outlast.chat")
+
+RECONCILE_TIMEOUT = 30.0
+UNKNOWN = "It is not known whether this call has happened: {why}. Do not repeat it without asking."
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """What came of a call; `open`: it waits for an approval, or for the client."""
+
+    state: Literal["done", "failed", "unknown", "open"]
+    output: Any = None
+    error: str | None = None
+    input: Mapping[str, Any] | None = None
+    text: str | None = None  # the output as JSON, if it is there already
+    raised: Exception | None = None  # what the tool, or code around it, has raised
+
+    def as_json(self) -> str:
+        """Return the output as JSON text."""
+        return json.encode(self.output) if self.text is None else self.text
+
+
+def not_known(effect: str, why: str) -> CallEnd:
+    """Return the end of a call that was cut short: only one of a "once" tool may have happened."""
+    if effect == "once":
+        return CallEnd("unknown", error=UNKNOWN.format(why=why))
+    return CallEnd("failed", error=f"{why[0].upper()}{why[1:]}.")
+
+
+def returned(output: Any, name: str, effect: str) -> CallEnd:
+    """Return the end of a call that has returned this."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        plain = to_jsonable_python(output, inf_nan_mode="null", bytes_mode="base64")
+        return CallEnd("done", output=plain, text=json.encode(plain, "output"))
+    except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
+        return not_stored(name, effect, described(error))
+
+
+def not_stored(name: str, effect: str, problem: str) -> CallEnd:
+    """Return the end of a call whose result is lost."""
+    why = f"the tool {name!r} has run, but its result cannot be stored: {problem}"
+    if effect == "once":
+        return CallEnd("unknown", error=UNKNOWN.format(why=why))
+    return CallEnd("failed", error=f"{why[0].upper()}{why[1:]}")
+
+
+async def reconciled(agent: object, spec: ToolSpec, call: ToolCall) -> CallEnd | None:
+    """Ask `reconcile` about a call that was interrupted; None: it did not find out."""
+    if spec.reconcile is None:
+        return None
+    try:
+        async with asyncio.timeout(RECONCILE_TIMEOUT):
+            found = await ask(agent, spec.reconcile, call)
+    except Exception:
+        logger.exception("reconcile of the tool %s raised", call.tool_name)
+        return None
+    if found is None:
+        return None
+    if isinstance(found, NotDone) or found is NotDone:
+        return CallEnd("failed", error="The call was interrupted. It has not happened.")
+    return returned(found, call.tool_name, spec.effect)
