@@ -24,14 +24,14 @@ class Picky(ScriptedModel):
         self, messages: Any, settings: Any, parameters: Any, run_context: Any = None
     ) -> AsyncIterator[Any]:
         offered = [each.name for each in parameters.function_tools]
-        for place, name in enumerate(offered):
-            if name in self.refuses:
-                self.refused += 1
-                raise ModelHTTPError.for_category(
-                    ModelRequestRejectedError,
-                    status_code=self.status,
-                    model_name="picky",
-                    body={"error": {"message": self.says.format(name=name, place=place)}},
-                )
+        for name in sorted(self.refuses.intersection(offered)):
+            self.refused += 1
+            place = offered.index(name)
+            raise ModelHTTPError.for_category(
+                ModelRequestRejectedError,
+                status_code=self.status,
+                model_name="picky",
+                body={"error": {"message": self.says.format(name=name, place=place)}},
+            )
         async with super().request_stream(messages, settings, parameters, run_context) as stream:
             yield stream

@@ -19,11 +19,11 @@ from interacting import (
     states,
 )
 
-from outlast import Think, ToolCall, ToolError, tool
+from outlast import ToolCall, ToolError
 from outlast.agent.agent import parts_of
 from outlast.chat.answer.attempt import Attempts
 from outlast.core import json
-from outlast.testing import ScriptedModel, Step
+from outlast.testing import Step
 from support import hosting
 
 pytestmark = pytest.mark.virtual_time
@@ -195,36 +195,6 @@ async def test_bad_schemas_are_refused_and_nothing_is_accepted(store_url: str, w
         assert await states(a) == {"locate": "input-available"}
         assert await kept(host) == [LOCATE]
         assert parts_of(agent_of(host, Talker))[Attempts].executors == {}
-
-
-async def test_a_tool_of_the_agent_goes_before_one_of_the_client_with_its_name(
-    store_url: str,
-) -> None:
-    class Talker(Think):
-        model = ScriptedModel(calls("locate", "pick"), "Done.")
-
-        @tool(effect="read")
-        async def locate(self) -> str:
-            """Of the agent."""
-            await asyncio.sleep(5)
-            return "by the agent"
-
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        first = asyncio.create_task(a.save_messages("u1", client_tools=CLIENT))
-        await until_running(host, Talker)
-        await asyncio.sleep(1)
-        assert not await a.add_tool_output("locate", "by the client")
-        await first
-        assert not await a.add_tool_output("locate", "by the client")
-        assert await states(a) == {"locate": "output-available", "pick": "input-available"}
-        await a.add_tool_output("pick", 1)
-        await host.until_settled()
-    assert returned(Talker.model) == {"locate": "by the agent", "pick": 1}
-    assert [each.description for each in Talker.model.requests[0].parameters.function_tools] == [
-        "Of the agent.",
-        None,
-    ]
 
 
 # --- run by whoever asks -------------------------------------------------------------------------

@@ -184,6 +184,7 @@ async def test_nonsense_is_an_error_that_says_what_a_tool_is(sqlite_url: str, wh
         [plain, toolset()],
         [toolset(), toolset()],
         [toolset().prefixed("a"), Tool(later, name="a_plain")],
+        [plain, {"plain": {"description": "Of the client.", "inputSchema": SCHEMA}}],
         "method",
     ],
     ids=lambda others: type(others).__name__,
@@ -206,18 +207,6 @@ async def test_two_tools_of_one_name_are_an_error_that_names_it(
     assert turn.status == "error"
     assert "'method'" in reason or "plain'" in reason
     assert "name" in reason
-
-
-async def test_a_tool_that_runs_here_goes_before_one_of_the_client(sqlite_url: str) -> None:
-    model = ScriptedModel(Step.call("plain", {"n": 1}), "Done.")
-    Agent = talker(model, get_tools=lambda _: [plain])
-    async with hosting(Agent, url=sqlite_url) as host:
-        schema = {"name": "plain", "description": "Mine.", "inputSchema": SCHEMA}
-        turn = await host.get(Agent, "a").save_messages("u1", client_tools=[schema])
-        assert [part.get("output") for part in call_parts(turn.message)] == [2]
-    assert [each.description for each in model.requests[0].parameters.function_tools] == [
-        "Count on."
-    ]
 
 
 # --- what toolsets bring along -------------------------------------------------------------------

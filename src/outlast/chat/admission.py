@@ -28,7 +28,7 @@ from outlast.chat.turn.notices import MessageUpdated, TranscriptChanged
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.pending import checked_schemas
 from outlast.chat.turn.state import TurnState
-from outlast.chat.turn.turn import Executor, composing_for, current_turn
+from outlast.chat.turn.turn import EXECUTOR_TOOLS, Executor, composing_for, current_turn
 from outlast.core import json
 from outlast.core.abort import Abort
 from outlast.core.clock import to_datetime
@@ -190,6 +190,8 @@ class Admission(ChatPart):
         if executor is None:
             return await self._accept(request)
         schemas, executors = checked_schemas(tools), self.parts[Attempts].executors
+        names = [str(schema["name"]) for schema in schemas]
+        request = replace(request, options={**(request.options or {}), EXECUTOR_TOOLS: names})
         return await self._accept(request, (executors, (schemas, executor)))
 
     async def _accept(

@@ -34,6 +34,7 @@ from outlast.chat.run.retention import Retention
 from outlast.chat.run.runner import Runner
 from outlast.chat.run.stop import Stop
 from outlast.chat.stream.reading import Streams
+from outlast.chat.tools.clashes import ToolClashes
 from outlast.chat.tools.idempotency import KeyedCalls
 from outlast.chat.tools.ledger import Ledger
 from outlast.chat.transcript.transcript import Transcript
@@ -87,6 +88,7 @@ class Think(Overridable):
         Settler,
         Ledger,
         KeyedCalls,
+        ToolClashes,
         PartRepair,
         Traces,
         Claims,

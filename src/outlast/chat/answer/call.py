@@ -24,6 +24,7 @@ from outlast.chat.tools.declare import ToolCall, ToolSpec, ask, current_call
 from outlast.chat.tools.idempotency import KeyedCalls
 from outlast.chat.tools.ledger import Ledger, origin_of
 from outlast.chat.tools.outcome import CallEnd, not_known, reconciled, returned
+from outlast.chat.tools.toolset import Found
 from outlast.chat.tools.watch import Cut, watched
 from outlast.chat.turn.turn import Turn, TurnAborted
 from outlast.chat.types import events
@@ -43,12 +44,12 @@ from outlast.store.operations import Operation
 if TYPE_CHECKING:
     from pydantic_ai import ModelRetry
     from pydantic_ai.messages import ModelMessage
-    from pydantic_ai.tools import ToolDefinition
 
 logger = logging.getLogger("outlast.chat")
 
 STOPPED = "The turn was stopped before this call began."
 WAITS_AGAIN = "This call was approved but did not run: it would have to wait a second time."
+CLIENT_GONE = "This call was not made: the client that runs the tool is gone."
 FAILED = "The tool failed."
 
 
@@ -62,6 +63,7 @@ class Called:
     approved: bool = False
     step: int = 0
     messages: Sequence[ModelMessage] = ()  # what the model had been sent, and its answer
+    is_for_client: bool = False  # the model called a tool of the client, which is gone
 
 
 class Place(Protocol):
@@ -179,12 +181,13 @@ class Call:
         if found is None:
             known = ", ".join(sorted(offer.found)) or "none"
             return CallEnd("failed", error=f"There is no tool {call.name!r}. There are: {known}.")
-        definition: ToolDefinition = found.tool_def
-        self._spec = offer.tools.spec(call.name, found)
-        executor = self._turn.executor if definition.kind == "external" else None
-        if definition.kind == "external" and executor is None:
+        if call.is_for_client and not found.is_external:
+            return CallEnd("failed", error=CLIENT_GONE)
+        self._spec = found.spec
+        executor = self._turn.executor if found.is_external else None
+        if found.is_external and executor is None:
             return self._left_to_client()
-        given, arguments, problem = checked(found, call.arguments)
+        given, arguments, problem = checked(found.tool, call.arguments)
         self._made = ToolCall(
             call.id,
             call.name,
@@ -208,7 +211,7 @@ class Call:
         if isinstance(decision, Allow) and decision.input is not None:
             if call.approved and dict(decision.input) != given:
                 return CallEnd("failed", error="What was approved cannot be changed afterwards.")
-            given, arguments, problem = checked(found, dict(decision.input))
+            given, arguments, problem = checked(found.tool, dict(decision.input))
             self._made = replace(self._made, input=given)
             if problem is not None:
                 return CallEnd("failed", error=problem)
@@ -247,7 +250,7 @@ class Call:
         )
         return decided(await self._turn.unless_stopped(call_hook(hook, context)))
 
-    async def _begun_or_replayed(self, found: Any, arguments: Any, executor: Any) -> CallEnd:
+    async def _begun_or_replayed(self, found: Found, arguments: Any, executor: Any) -> CallEnd:
         turn, spec = self._turn, self._spec
         input = json.encode(dict(self._made.input), "input")
         if spec.idempotency_key is not None:
@@ -282,12 +285,12 @@ class Call:
 
     # --- the tool itself -------------------------------------------------------------------------
 
-    async def _run(self, found: Any, arguments: Any, executor: Any) -> CallEnd:
+    async def _run(self, found: Found, arguments: Any, executor: Any) -> CallEnd:
         activation, turn, call = self._activation, self._turn, self._called
         tool = self._executed(found, arguments, executor)
         work = activation.spawn(tool, f"tool {call.name}", copy_context())
         began = activation.clock.now()
-        timeout = self._spec.timeout or found.tool_def.timeout
+        timeout = self._spec.timeout or found.definition.timeout
         name = f"{turn.agent}: the tool {call.name}"
         try:
             cut = await watched(work, turn.abort, timeout, self._cut, name)
@@ -311,7 +314,7 @@ class Call:
     def _cut(self) -> None:
         self._is_cut = True
 
-    async def _executed(self, found: Any, arguments: Any, executor: Any) -> Any:
+    async def _executed(self, found: Found, arguments: Any, executor: Any) -> Any:
         from pydantic_ai import ToolReturn
 
         current_call.set(self._made)

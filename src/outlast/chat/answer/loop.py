@@ -55,7 +55,7 @@ async def answer(
     try:
         await Loop(parts, ready).steps()
     finally:
-        await ready.toolset.__aexit__(None, None, None)
+        await ready.leave()
 
 
 class Loop:
@@ -158,7 +158,7 @@ class Loop:
         turn.open_calls |= {
             part["toolCallId"] for part in parts if part.get("state") == "approval-requested"
         }
-        left = left_calls(parts, max(0, partial.steps - 1))
+        left = left_calls(parts, max(0, partial.steps - 1), turn.lost_tools)
         if left:
             await turn.unless_stopped(self.calls.offered(self.config.active_tools))
             await self._run_earlier(left)

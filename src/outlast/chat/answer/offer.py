@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from outlast.chat.tools.declare import ToolCall
-from outlast.chat.tools.toolset import Tools
+from outlast.chat.tools.toolset import Found, Tools
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
@@ -18,7 +18,7 @@ class Offer:
 
     def __init__(self, tools: Tools, context: RunContext[Any]) -> None:
         self.tools = tools
-        self.found: dict[str, Any] = {}  # what the model was offered
+        self.found: dict[str, Found] = {}  # what the model was offered
         self.given: Any = None  # the `context` of this step's `StepConfig`
         self._context = context
 
@@ -28,21 +28,22 @@ class Offer:
         """Return what the model is offered in the next step; `active`: only these."""
         if context is not None:
             self._context = context
-        self.tools.toolset = await self.tools.toolset.for_run_step(self._context)
+        await self.tools.step(self._context)
         found = await self.tools.get(self._context)
         self.found = {
             name: each for name, each in found.items() if active is None or name in active
         }
-        return [each.tool_def for each in self.found.values()]
+        return [each.definition for each in self.found.values()]
 
-    async def run(self, call: ToolCall, arguments: Any, found: Any) -> Any:
+    async def run(self, call: ToolCall, arguments: Any, found: Found) -> Any:
         """Call a tool that runs here."""
         context = _copied(self._context)
         context.tool_call_id = call.id
         context.tool_name = call.tool_name
         context.tool_call_approved = call.approved
-        context.max_retries = found.max_retries
-        return await self.tools.toolset.call_tool(call.tool_name, arguments, context, found)
+        context.max_retries = found.tool.max_retries
+        toolset = found.source.toolset
+        return await toolset.call_tool(call.tool_name, arguments, context, found.tool)
 
 
 def _copied(context: RunContext[Any]) -> RunContext[Any]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
-from outlast.agent.part import Part, Parts, report_failure
+from outlast.agent.part import Parts
 from outlast.chat.answer.calls import Calls
 from outlast.chat.answer.offer import Offer
+from outlast.chat.answer.sources import contributions
 from outlast.chat.context.compaction import ContextOverflow
 from outlast.chat.context.hydration import HydrationContext, hydrated
 from outlast.chat.context.prompt import with_capabilities
 from outlast.chat.context.view import ModelView
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.model.client import resolve
-from outlast.chat.tools.contribution import Contribution, merged
-from outlast.chat.tools.declare import marked_methods
-from outlast.chat.tools.toolset import Tools, definition_of, tools_of
+from outlast.chat.tools.clashes import ToolClashes
+from outlast.chat.tools.toolset import Tools, tool_source
 from outlast.chat.turn.part_repair import Repairing
 from outlast.chat.turn.turn import PutBack, Turn
 from outlast.chat.types.config import TurnConfig, TurnContext
@@ -70,9 +70,9 @@ class Prepared:
     usage: Any
     context: RunContext[Any]
 
-    @property
-    def toolset(self) -> Any:
-        return self.calls.offer.tools.toolset
+    async def leave(self) -> None:
+        """Leave the toolsets."""
+        await self.calls.offer.tools.leave()
 
 
 async def prepared(
@@ -88,16 +88,16 @@ async def prepared(
     model: Model = resolve(await call_hook(agent.get_model))
     usage = RunUsage()
     context: RunContext[Any] = RunContext(deps=agent, model=model, usage=usage)
-    given = merged(await _contributions(parts, turn, client_tools))
-    sources = [tools for _, tools in given.tools]
-    tools = await _entered(tools_of(*sources), context)
-    is_inside = True
+    given = await contributions(parts, turn, client_tools)
+    tools = Tools(parts[ToolClashes].report)
     try:
+        for source, handed_in in given.tools:
+            await tools.add(tool_source(source, handed_in), context)
         offered = await tools.get(context)
         said = view.session.system_prompt
         said = await call_hook(agent.get_system_prompt) if said is None else said
         said = "\n\n".join((said, *given.sections))
-        prompt = await _with_instructions(said, tools.toolset, context)
+        prompt = "\n\n".join((said, *await tools.instructions(context)))
         system = with_capabilities(prompt, tuple(offered), given.capabilities)
         with turn.reading_transcript():
             window = resumed(turn, view.window(path))
@@ -113,7 +113,7 @@ async def prepared(
                 system=system,
                 messages=messages,
                 model=model,
-                tools={name: each.tool_def for name, each in offered.items()},
+                tools={name: each.definition for name, each in offered.items()},
                 writer=turn.writer,
                 body=turn.body,
                 signal=turn.abort,
@@ -127,12 +127,8 @@ async def prepared(
             model = resolve(config.model)
             context = replace(context, model=model)
         if config.tools is not None:
-            more = tools_of(*sources, config.tools)
-            is_inside = False  # one after the other: both hold the toolsets of `get_tools`
-            await tools.toolset.__aexit__(None, None, None)
-            tools = await _entered(more, context)
-            is_inside = True
-            prompt = await _with_instructions(said, tools.toolset, context)
+            await tools.add(tool_source("turn", [config.tools]), context)
+            prompt = "\n\n".join((said, *await tools.instructions(context)))
         check_active(config.active_tools, tuple(await tools.get(context)))
         if config.system is not None:
             system = config.system
@@ -151,29 +147,8 @@ async def prepared(
             agent, turn, config, model, calls, encoder, path, window, system, usage, context
         )
     except BaseException:
-        if is_inside:
-            await tools.toolset.__aexit__(None, None, None)
+        await tools.leave()
         raise
-
-
-async def _contributions(
-    parts: Parts, turn: Turn, client_tools: Sequence[Any]
-) -> list[Contribution | None]:
-    """What the parts, the agent itself and the client add to a turn. A part that fails adds nothing."""
-    agent = parts.agent
-    found: list[Contribution | None] = []
-    for contribute in parts.having("contribute"):
-        try:
-            found.append(await contribute(turn))
-        except Exception as error:
-            what = f"contribute to turn {turn.request_id}"
-            report_failure(cast(Part, contribute.__self__), what, error)
-    own = [marked_methods(agent), await call_hook(agent.get_tools)]
-    found.append(Contribution(source="agent", tools=own))
-    if client_tools:
-        schemas = [definition_of(schema) for schema in client_tools]
-        found.append(Contribution(source="client", tools=schemas))
-    return found
 
 
 async def _hydrated(
@@ -208,23 +183,3 @@ def _checked(config: Any) -> TurnConfig:
     if config is not None and not isinstance(config, TurnConfig):
         raise TypeError(f"before_turn returns a TurnConfig or None, not {config!r}")
     return config or TurnConfig()
-
-
-async def _entered(tools: Tools, context: RunContext[Any]) -> Tools:
-    """The same, ready for use: a toolset that is made anew for each step is there by then."""
-    tools.toolset = await tools.toolset.for_run(context)
-    await tools.toolset.__aenter__()
-    try:
-        tools.toolset = await tools.toolset.for_run_step(context)
-    except BaseException:
-        await tools.toolset.__aexit__(None, None, None)
-        raise
-    return tools
-
-
-async def _with_instructions(system: str, toolset: Any, context: RunContext[Any]) -> str:
-    """The prompt, and what toolsets say about the use of their tools."""
-    given = await toolset.get_instructions(context)
-    parts = [] if given is None else [given] if not isinstance(given, list | tuple) else given
-    texts = [each if isinstance(each, str) else each.content for each in parts]
-    return "\n\n".join([system, *(text for text in texts if text)])

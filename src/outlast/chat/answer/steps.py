@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from outlast.chat.answer.call import Called
@@ -16,19 +16,28 @@ def due_calls(parts: Iterable[Any], step: int) -> list[Called]:
     return [_called(part, step) for part in parts if tool_name(part) is not None and _is_due(part)]
 
 
-def left_calls(parts: Iterable[Any], step: int) -> list[Called]:
-    """Return the calls of an interrupted answer that have not been made, or may be made again."""
+def left_calls(parts: Iterable[Any], step: int, lost: Container[str] = ()) -> list[Called]:
+    """Return the calls of an interrupted answer that have not been made, or may be made again.
+
+    `lost`: the names of tools of a client that is gone.
+    """
     return [
-        _called(part, step)
+        _called(part, step, tool_name(part) in lost)
         for part in parts
         if tool_name(part) is not None
         and (part.get("state") == "input-available" or _is_unfinished(part) or _is_due(part))
     ]
 
 
-def _called(part: dict[str, Any], step: int) -> Called:
-    name = tool_name(part) or ""
-    return Called(part["toolCallId"], name, part.get("input"), _is_approved(part), step)
+def _called(part: dict[str, Any], step: int, is_for_client: bool = False) -> Called:
+    return Called(
+        part["toolCallId"],
+        tool_name(part) or "",
+        part.get("input"),
+        approved=_is_approved(part),
+        step=step,
+        is_for_client=is_for_client,
+    )
 
 
 def _is_approved(part: dict[str, Any]) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from outlast.agent.part import Parts
+from outlast.chat.answer.sources import contributions
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.reducer import MessageBuilder
@@ -18,11 +18,11 @@ from outlast.chat.stream.stream import Stream
 from outlast.chat.tools.declare import ToolCall, ToolSpec, marked_methods
 from outlast.chat.tools.ledger import CallRow, CallState, Ledger, input_of
 from outlast.chat.tools.outcome import UNKNOWN, CallEnd, reconciled
-from outlast.chat.tools.toolset import tools_of
+from outlast.chat.tools.toolset import tool_source
 from outlast.chat.turn.part_repair import PartRepair
+from outlast.chat.turn.turn import Turn
 from outlast.chat.types.events import ToolFinished
 from outlast.core import json
-from outlast.core.hooks import call_hook
 
 if TYPE_CHECKING:
     from outlast.chat.answer.prepare import Answering
@@ -55,13 +55,16 @@ async def close_calls(
     ]
     if not begun:
         return replaced
-    specs = await _specs(agent)
+    id = entry.message_id or ""
+    turn = Turn(address, entry, stream, message_id=id, under=entry.target)
+    specs = await _specs(parts, turn)
     encoder = Encoder()
     for row in begun:
         part = builder.call(row.id)
         if part is None or is_settled(part):
             continue
-        end = await _end_of(agent, row, specs.get(row.name), entry)
+        spec = None if row.name in turn.lost_tools else specs.get(row.name)
+        end = await _end_of(agent, row, spec, entry)
         if end.state == "done":
             chunk = encoder.tool_output(row.id, end.output)
         else:
@@ -97,13 +100,17 @@ def _error(encoder: Encoder, row: CallRow, end: CallEnd, mark: str | None = None
     return encoder.tool_error(row.id, end.error or "", outcome=outcome, mark=mark)
 
 
-async def _specs(agent: Answering) -> dict[str, ToolSpec]:
-    sources: Sequence[Any] = [marked_methods(agent)]
+async def _specs(parts: Parts, turn: Turn) -> dict[str, ToolSpec]:
+    """What is known of the functions that this agent's turns can call, by the names of their tools."""
     try:
-        return tools_of(*sources, await call_hook(agent.get_tools)).specs
+        given = await contributions(parts, turn, ())
+        specs: dict[str, ToolSpec] = {}
+        for source, tools in given.tools:
+            specs |= tool_source(source, tools).specs
+        return specs
     except Exception:
         logger.exception("get_tools() raised; only methods marked with @tool are known")
-        return tools_of(*sources).specs
+        return tool_source("agent", marked_methods(parts.agent)).specs
 
 
 async def _end_of(

@@ -16,7 +16,7 @@ def as_object(arguments: Any) -> dict[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
-def checked(found: Any, arguments: Any) -> tuple[dict[str, Any], Any, str | None]:
+def checked(tool: Any, arguments: Any) -> tuple[dict[str, Any], Any, str | None]:
     """The arguments as an object, as the tool takes them, and what is wrong with them."""
     from pydantic import ValidationError
 
@@ -28,7 +28,7 @@ def checked(found: Any, arguments: Any) -> tuple[dict[str, Any], Any, str | None
     if not isinstance(given, dict):
         return {}, None, "The arguments do not fit: they are not an object"
     try:
-        return given, found.args_validator.validate_python(given), None
+        return given, tool.args_validator.validate_python(given), None
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
         return given, None, f"The arguments do not fit: {problems}"

@@ -25,7 +25,7 @@ class Contribution:
 class Contributions:
     """Everything that a turn is given, in order."""
 
-    tools: tuple[tuple[Source, Any], ...] = ()  # where they come from, and what was handed in
+    tools: tuple[tuple[Source, tuple[Any, ...]], ...] = ()  # each source, and what it handed in
     sections: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
 
@@ -35,8 +35,12 @@ def merged(given: Iterable[Contribution | None]) -> Contributions:
     ordered = sorted(
         (each for each in given if each is not None), key=lambda each: ORDER.index(each.source)
     )
+    tools: dict[Source, tuple[Any, ...]] = {}
+    for each in ordered:
+        if each.tools:
+            tools[each.source] = (*tools.get(each.source, ()), *each.tools)
     return Contributions(
-        tools=tuple((each.source, each.tools) for each in ordered if each.tools),
+        tools=tuple(tools.items()),
         sections=tuple(section for each in ordered for section in each.sections if section),
         capabilities=tuple(line for each in ordered for line in each.capabilities if line),
     )

@@ -1,24 +1,24 @@
-"""The tools of a turn, from everything that users may hand in, as Pydantic AI's toolsets."""
+"""The tools of a turn, source by source, from everything that users may hand in."""
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from outlast.chat.tools.declare import MARK, ToolCall, ToolSpec, current_call, spec_of
+from outlast.chat.tools.declare import MARK, ToolSpec, spec_of
+from outlast.chat.tools.function import function_tool
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext, Tool
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset
 
-_SCHEMA = "__outlast_schema__"  # where a function keeps its schema: making one takes 9 ms
-KEY = "idempotency_key"  # a parameter of this name is filled in
 NEEDS_APPROVAL = "needs_approval"  # of a client's tool, in the metadata of its definition
+
+OnClash = Callable[[str, str, str], None]  # a tool's name, whose is replaced, and by whose
 
 
 class _Anything:
@@ -37,26 +37,73 @@ class External:
     args_validator: Any = field(default_factory=_Anything)
 
 
-@dataclass(slots=True)
-class Tools:
-    """One toolset of everything that runs here, what is known of the tools, and those of the client."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A tool that the model can be offered, and the source that it comes from."""
 
+    tool: Any  # as its toolset made it, or `External`
+    source: ToolSource
+
+    @property
+    def definition(self) -> ToolDefinition:
+        definition: ToolDefinition = self.tool.tool_def
+        return definition
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the client runs it."""
+        return self.definition.kind == "external"
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self.source.spec(self.tool)
+
+
+@dataclass(slots=True)
+class ToolSource:
+    """The tools of one source: one toolset of those that run here, and those that the client runs."""
+
+    name: str
     toolset: AbstractToolset[Any]
     specs: dict[str, ToolSpec] = field(default_factory=dict)
     external: dict[str, External] = field(default_factory=dict)
     is_empty: bool = False
 
-    async def get(self, context: RunContext[Any]) -> dict[str, Any]:
-        """By name. A tool that runs here goes before one of the client that has its name."""
-        return {**self.external, **await self.toolset.get_tools(context)}
+    async def enter(self, context: RunContext[Any]) -> None:
+        """Get ready for a turn: a toolset that is made anew for each step is there by then."""
+        self.toolset = await self.toolset.for_run(context)
+        await self.toolset.__aenter__()
+        try:
+            await self.step(context)
+        except BaseException:
+            await self.leave()
+            raise
 
-    def spec(self, name: str, found: Any) -> ToolSpec:
+    async def step(self, context: RunContext[Any]) -> None:
+        """Get ready for the next step."""
+        self.toolset = await self.toolset.for_run_step(context)
+
+    async def leave(self) -> None:
+        await self.toolset.__aexit__(None, None, None)
+
+    async def get(self, context: RunContext[Any]) -> dict[str, Any]:
+        """Return the tools by their names, of which there are no two alike."""
+        here = await self.toolset.get_tools(context)
+        twice = here.keys() & self.external.keys()
+        if twice:
+            raise ValueError(
+                f"the source {self.name!r} has two tools with the name {min(twice)!r}: rename the function,"
+                " or the schema of the client's tool"
+            )
+        return {**self.external, **here}
+
+    def spec(self, tool: Any) -> ToolSpec:
         """What is known of a tool; of those of others, what their function and their metadata say."""
-        known = self.specs.get(name)
+        definition: ToolDefinition = tool.tool_def
+        known = self.specs.get(definition.name)
         if known is not None:
             return known
-        definition: ToolDefinition = found.tool_def
-        marked = getattr(_function_of(found), MARK, None)
+        marked = getattr(_function_of(tool), MARK, None)
         if isinstance(marked, ToolSpec):
             needs = definition.kind == "unapproved" or marked.needs_approval
             return replace(marked, needs_approval=needs)
@@ -67,6 +114,56 @@ class Tools:
             needs_approval=definition.kind == "unapproved" or said.get(NEEDS_APPROVAL) is True,
         )
 
+    async def instructions(self, context: RunContext[Any]) -> list[str]:
+        """Return what the toolset says about the use of its tools."""
+        given = await self.toolset.get_instructions(context)
+        parts: Any = given if isinstance(given, list | tuple) else () if given is None else (given,)
+        texts = (each if isinstance(each, str) else each.content for each in parts)
+        return [text for text in texts if text]
+
+
+class Tools:
+    """The tools of a turn. A later source replaces a tool of the same name of an earlier one."""
+
+    def __init__(self, on_clash: OnClash) -> None:
+        self._sources: list[ToolSource] = []
+        self._entered = AsyncExitStack()
+        self._on_clash = on_clash
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._sources
+
+    async def add(self, source: ToolSource, context: RunContext[Any]) -> None:
+        """Add a source behind the others, and enter its toolsets."""
+        if not source.is_empty:
+            await source.enter(context)
+            self._entered.push_async_callback(source.leave)
+            self._sources.append(source)
+
+    async def leave(self) -> None:
+        """Leave all toolsets."""
+        await self._entered.aclose()
+
+    async def step(self, context: RunContext[Any]) -> None:
+        """Get ready for the next step."""
+        for source in self._sources:
+            await source.step(context)
+
+    async def get(self, context: RunContext[Any]) -> dict[str, Found]:
+        """Return the tools by their names."""
+        found: dict[str, Found] = {}
+        for source in self._sources:
+            for name, tool in (await source.get(context)).items():
+                if name in found:
+                    self._on_clash(name, found[name].source.name, source.name)
+                found[name] = Found(tool, source)
+        return found
+
+    async def instructions(self, context: RunContext[Any]) -> list[str]:
+        """Return what toolsets say about the use of their tools."""
+        return [text for source in self._sources for text in await source.instructions(context)]
+
 
 def _function_of(found: Any) -> Any:
     """The function that is called by a tool of somebody else's toolset, if that is what it does."""
@@ -76,8 +173,8 @@ def _function_of(found: Any) -> Any:
     return getattr(getattr(called, "__self__", None), "function", None)
 
 
-def tools_of(*sources: Any) -> Tools:
-    """Functions, tools, toolsets, schemas of the client's tools, lists and dicts of them, None."""
+def tool_source(name: str, given: Sequence[Any]) -> ToolSource:
+    """Make a source of functions, tools, toolsets, schemas of the client's tools, lists and dicts of them."""
     from pydantic_ai import Tool
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, FunctionToolset
@@ -103,7 +200,7 @@ def tools_of(*sources: Any) -> Tools:
             for key, each in source.items():
                 take(each, key)
         elif inspect.isroutine(source):
-            tools.append(_tool(source, name))
+            tools.append(function_tool(source, name))
             specs[tools[-1].name] = spec_of(source)
         elif isinstance(source, Iterable) and not isinstance(source, str | bytes):
             for each in source:
@@ -114,13 +211,12 @@ def tools_of(*sources: Any) -> Tools:
                 f" not {source!r}"
             )
 
-    for source in sources:
-        take(source)
+    take(given)
     is_empty = not (tools or toolsets or external)
     if tools or not toolsets:
         toolsets.insert(0, FunctionToolset(tools))
     one = toolsets[0] if len(toolsets) == 1 else CombinedToolset(toolsets)
-    return Tools(one, specs, {each.name: External(each) for each in external}, is_empty)
+    return ToolSource(name, one, specs, {each.name: External(each) for each in external}, is_empty)
 
 
 # --- the client's tools --------------------------------------------------------------------------
@@ -167,97 +263,3 @@ def definition_of(schema: Mapping[str, Any]) -> ToolDefinition:
         kind="external",
         metadata={NEEDS_APPROVAL: True} if needs else None,
     )
-
-
-# --- functions -----------------------------------------------------------------------------------
-
-
-def _tool(function: Callable[..., Any], name: str | None) -> Tool[Any]:
-    from pydantic_ai import Tool
-
-    spec = spec_of(function)
-    plain = getattr(function, "__func__", function)
-    kept: tuple[Any, tuple[str, ...]] | None = getattr(plain, _SCHEMA, None)
-    if kept is None:
-        filled = _filled_in(function)
-        whole = Tool(_shown(function, filled)).function_schema
-        kept = (whole, filled)
-        if inspect.isfunction(plain):
-            setattr(plain, _SCHEMA, kept)
-    schema, filled = kept
-    is_stream = inspect.isasyncgenfunction(function)
-    called = _filling(function, filled) if filled or is_stream else function
-    return Tool(
-        called,
-        name=spec.name or name or getattr(function, "__name__", None),
-        description=spec.description,
-        function_schema=replace(
-            schema, function=called, is_async=inspect.iscoroutinefunction(called)
-        ),
-    )
-
-
-def _filled_in(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The parameters that the model does not see."""
-    hints: dict[str, Any] = {}
-    try:
-        hints = get_type_hints(function)
-    except Exception:  # what cannot be resolved here is told by whoever makes the schema
-        hints = dict(getattr(function, "__annotations__", {}))
-    return tuple(
-        name
-        for name in inspect.signature(function).parameters
-        if name == KEY or _is_call(hints.get(name))
-    )
-
-
-def _is_call(hint: Any) -> bool:
-    if isinstance(hint, str):  # it could not be resolved
-        return re.search(r"\bToolCall\b", hint) is not None
-    return hint is ToolCall or ToolCall in get_args(hint)
-
-
-def _shown(function: Callable[..., Any], filled: tuple[str, ...]) -> Callable[..., Any]:
-    """The function as the model sees it."""
-    is_stream = inspect.isasyncgenfunction(function)
-    if not filled and not is_stream:
-        return function
-
-    @wraps(function)
-    def stand_in(*arguments: Any, **more: Any) -> Any: ...
-
-    stand_in.__signature__ = _without(inspect.signature(function), filled)  # type: ignore[attr-defined]
-    if is_stream:  # no schema says what an iterator returns
-        hints = {name: hint for name, hint in stand_in.__annotations__.items() if name != "return"}
-        stand_in.__annotations__ = hints
-    return stand_in
-
-
-def _without(signature: inspect.Signature, filled: tuple[str, ...]) -> inspect.Signature:
-    shown = [each for each in signature.parameters.values() if each.name not in filled]
-    return signature.replace(parameters=shown)
-
-
-def _filling(function: Callable[..., Any], filled: tuple[str, ...]) -> Callable[..., Any]:
-    """The function, called with what the model does not see."""
-
-    signature = inspect.signature(function)
-    shown = _without(signature, filled)
-
-    def call(*arguments: Any, **more: Any) -> Any:
-        made = current_call.get()
-        assert made is not None
-        given = dict(shown.bind(*arguments, **more).arguments)
-        given |= {name: made.idempotency_key if name == KEY else made for name in filled}
-        ordered = {name: given[name] for name in signature.parameters if name in given}
-        bound = inspect.BoundArguments(signature, ordered)
-        return function(*bound.args, **bound.kwargs)
-
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-
-        async def called(*arguments: Any, **more: Any) -> Any:
-            begun = call(*arguments, **more)
-            return await begun if inspect.isawaitable(begun) else begun
-
-        return called
-    return call

@@ -25,6 +25,8 @@ from outlast.store.operations import Operation
 
 T = TypeVar("T")
 
+EXECUTOR_TOOLS = "executor_tools"  # of the options: the names of the tools that an executor runs
+
 BREATHE_AFTER = 100  # chunks in a row that a model may bring without anybody else getting a word in
 
 MARGIN = 1024 * 1024  # bytes of a message that results leave free for the rest of the answer
@@ -131,6 +133,12 @@ class Turn:
     def body(self) -> Mapping[str, Any]:
         body = self.options.get("body")
         return body if isinstance(body, dict) else {}
+
+    @property
+    def lost_tools(self) -> frozenset[str]:
+        """The names of the client's tools that an executor was to run, if it is gone."""
+        names = () if self.executor is not None else self.options.get(EXECUTOR_TOOLS)
+        return frozenset(names if isinstance(names, list) else ())
 
     @property
     def left_open(self) -> bool:
