@@ -101,6 +101,7 @@ class Call:
         self._has_begun = False
         self._is_cut = False  # nobody waits for the tool any more
         self._made = ToolCall(called.id, called.name, as_object(called.arguments), "", "")
+        self._content: Any = None  # what else the model is told of the result
         self._took = 0  # milliseconds that the tool itself has run
         self._origin = origin_of(
             self._activation.address.text, turn.request_id, turn.message_id, called.id
@@ -230,7 +231,7 @@ class Call:
         needs = self._spec.needs_approval
         if isinstance(needs, bool):
             return needs
-        asking = ask(self._agent, needs, self._made)
+        asking = ask(self._agent, self._spec, needs, self._made)
         return bool(await self._turn.unless_stopped(asking))
 
     async def _decision(self) -> Allow | Block | Substitute | None:
@@ -271,7 +272,7 @@ class Call:
     async def _known(self, spec: ToolSpec, input: str) -> CallEnd | None:
         """What came of the call that had this call's key; None: there is none, and the key is taken."""
         assert spec.idempotency_key is not None
-        asking = ask(self._agent, spec.idempotency_key, self._made)
+        asking = ask(self._agent, spec, spec.idempotency_key, self._made)
         named = await self._turn.unless_stopped(asking)
         if not isinstance(named, str) or not named:
             raise TypeError(f"idempotency_key returns a text, not {named!r}")
@@ -333,7 +334,7 @@ class Call:
         else:
             output = await self._offer.run(self._made, arguments, found)
         if isinstance(output, ToolReturn):
-            output = output.return_value
+            output, self._content = output.return_value, output.content
         if not hasattr(output, "__aiter__"):
             return output
         last: Any = None
@@ -352,7 +353,7 @@ class Call:
             return not_known(effect, f"the tool {name!r} was cancelled")
         error = work.exception()
         if error is None:
-            return returned(work.result(), name, effect)
+            return replace(returned(work.result(), name, effect), content=self._content)
         if isinstance(error, ApprovalRequired | CallDeferred):
             if self._called.approved:  # nobody could answer it a second time
                 return CallEnd("failed", error=WAITS_AGAIN)

@@ -39,7 +39,7 @@ from outlast.chat.types.model_ask import ModelAsk
 from outlast.core.hooks import call_hook, is_overridden
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, UserPromptPart
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.tools import ToolDefinition
@@ -68,7 +68,8 @@ class Loop:
         self.agent, self.turn, self.config = ready.agent, ready.turn, ready.config
         self.model, self.calls, self.encoder = ready.model, ready.calls, ready.encoder
         self.path, self.window, self.system = ready.path, ready.window, ready.system
-        self.usage, self.context = ready.usage, ready.context
+        self.usage, self.context, self._outputs = ready.usage, ready.context, ready.outputs
+        self._contents: list[Any] = []  # what tools tell the model besides their results
         self.messages: list[ModelMessage] = []
         self.head = 0  # how many of them are the conversation before this turn
         self.compacted = 0  # how often this turn has shortened the conversation
@@ -109,7 +110,7 @@ class Loop:
             before = len(done)  # steps that another attempt has made
             first += before if turn.resumed is not None else 0
             with turn.reading_transcript():
-                self.messages = self._conversation()
+                self.messages = self._with_contents(await self._conversation())
             self.head = len(self.messages)
             while True:
                 if len(done) > before:
@@ -189,7 +190,7 @@ class Loop:
         asked, said = self.messages, self.turn.builder.message()
         label = f"{partial.steps}a{self.turn.entry.attempt}"
         self.encoder.resume_parts(label, ids)
-        self.messages = [*self._conversation_before(), held]
+        self.messages = [*await self._to_model(self.window[:-1]), held]
         try:
             response = await self._ask(output, [])
         except ModelFailed as failure:
@@ -201,10 +202,6 @@ class Loop:
             return None
         self.messages.remove(held)
         return response
-
-    def _conversation_before(self) -> list[ModelMessage]:
-        """Without what this turn has said."""
-        return self._view.to_model(self.window[:-1], self.system)
 
     def _resume_step(self, partial: Partial, output: OutputType | None) -> bool:
         """Go on in the middle of a step, if it broke off there."""
@@ -234,16 +231,28 @@ class Loop:
             return
         self.window = resumed(self.turn, self._view.window(self.path))
         tail = self.messages[self.head :]
-        head = self._view.to_model(self.window, self.system)
+        head = await self._to_model(self.window)
         self.messages, self.head = [*head, *tail], len(head)
 
-    def _conversation(self) -> list[ModelMessage]:
+    async def _conversation(self) -> list[ModelMessage]:
         if self.config.messages is not None:
             return list(self.config.messages)
         window = self.window
         if self.turn.is_continuation or self.turn.resumed is not None:
             window = [*window[:-1], self.turn.builder.message()]
-        return self._view.to_model(window, self.system)
+        return await self._to_model(window)
+
+    async def _to_model(self, window: Sequence[dict[str, Any]]) -> list[ModelMessage]:
+        making = self._outputs.of(window, self.calls.offer.known)
+        return self._view.to_model(window, self.system, await self.turn.unless_stopped(making))
+
+    def _with_contents(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        """The same, with what calls that have just been made tell the model besides their results."""
+        contents, self._contents = self._contents, []
+        if not contents or not messages or messages[-1].kind != "request":
+            return messages
+        parts = [*messages[-1].parts, *map(_prompt, contents)]
+        return [*messages[:-1], replace(messages[-1], parts=parts)]
 
     async def _ask(self, output: OutputType | None, done: Sequence[Step]) -> ModelResponse:
         turn, config, encoder = self.turn, self.config, self.encoder
@@ -379,8 +388,9 @@ class Loop:
 
     async def _run_earlier(self, calls: Sequence[Called]) -> None:
         """Run calls that the message holds already."""
-        messages = self._conversation()
-        await self.calls.run([replace(call, messages=messages) for call in calls])
+        messages = await self._conversation()
+        ends = await self.calls.run([replace(call, messages=messages) for call in calls])
+        self._contents += [end.content for end in ends if end.content]
         self._show_replaced()
         await self.turn.stream.stored()
 
@@ -400,9 +410,14 @@ class Loop:
             assert isinstance(response, ModelResponse)
             self.messages[-1] = without_calls(response, replaced)
         parts = [self.turn.builder.call(each.id) for each in calls]
-        returns = [tool_return(part) for part in parts if part is not None and is_settled(part)]
-        if returns:
-            self.messages.append(ModelRequest(parts=returns, instructions=self.system))
+        settled = [part for part in parts if part is not None and is_settled(part)]
+        if settled:
+            id = self.turn.message_id
+            making = self._outputs.of([{"id": id, "parts": settled}], self.calls.offer.known)
+            outputs = (await self.turn.unless_stopped(making)).get(id, {})
+            told = [tool_return(part, outputs) for part in settled]
+            more = [_prompt(end.content) for end in ends if end.content]
+            self.messages.append(ModelRequest(parts=[*told, *more], instructions=self.system))
         return ends
 
     def _show_replaced(self) -> dict[str, Part]:
@@ -454,3 +469,9 @@ class Loop:
             raise
         except Exception:
             logger.exception("%s: on_step_finish raised", self.turn.agent)
+
+
+def _prompt(content: Any) -> UserPromptPart:
+    from pydantic_ai.messages import UserPromptPart
+
+    return UserPromptPart(content)

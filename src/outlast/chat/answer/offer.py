@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 class Offer:
     """The tools of one turn, those that the current step offers, and what they are given."""
 
-    def __init__(self, tools: Tools, context: RunContext[Any]) -> None:
+    def __init__(self, tools: Tools, context: RunContext[Any], known: dict[str, Found]) -> None:
         self.tools = tools
-        self.found: dict[str, Found] = {}  # what the model was offered
+        self.known = known  # all tools of the turn
+        self.found: dict[str, Found] = {}  # those that the model was offered
         self.given: Any = None  # the `context` of this step's `StepConfig`
         self._context = context
 
@@ -29,9 +30,9 @@ class Offer:
         if context is not None:
             self._context = context
         await self.tools.step(self._context)
-        found = await self.tools.get(self._context)
+        self.known = await self.tools.get(self._context)
         self.found = {
-            name: each for name, each in found.items() if active is None or name in active
+            name: each for name, each in self.known.items() if active is None or name in active
         }
         return [each.definition for each in self.found.values()]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from outlast.agent.part import Parts
 from outlast.chat.answer.calls import Calls
 from outlast.chat.answer.offer import Offer
+from outlast.chat.answer.outputs import ModelOutputs
 from outlast.chat.answer.sources import contributions
 from outlast.chat.context.compaction import ContextOverflow
 from outlast.chat.context.hydration import HydrationContext, hydrated
@@ -69,6 +70,7 @@ class Prepared:
     system: str
     usage: Any
     context: RunContext[Any]
+    outputs: ModelOutputs
 
     async def leave(self) -> None:
         """Leave the toolsets."""
@@ -101,10 +103,11 @@ async def prepared(
         system = with_capabilities(prompt, tuple(offered), given.capabilities)
         with turn.reading_transcript():
             window = resumed(turn, view.window(path))
+        outputs = ModelOutputs(agent)
         config = TurnConfig()
         if is_overridden(agent.before_turn):
             with turn.reading_transcript():
-                messages = view.to_model(window, system)
+                messages = view.to_model(window, system, await outputs.of(window, offered))
             shown = TurnContext(
                 request_id=turn.request_id,
                 message_id=turn.message_id,
@@ -129,22 +132,33 @@ async def prepared(
         if config.tools is not None:
             await tools.add(tool_source("turn", [config.tools]), context)
             prompt = "\n\n".join((said, *await tools.instructions(context)))
-        check_active(config.active_tools, tuple(await tools.get(context)))
+            offered, outputs = await tools.get(context), ModelOutputs(agent)
+        check_active(config.active_tools, tuple(offered))
         if config.system is not None:
             system = config.system
         elif config.tools is not None or config.active_tools is not None:
             active = config.active_tools
-            names = await tools.get(context)
-            able = tuple(name for name in names if active is None or name in active)
+            able = tuple(name for name in offered if active is None or name in active)
             system = with_capabilities(prompt, able, given.capabilities)
         encoder = Encoder(
             send_reasoning=agent.send_reasoning
             if config.send_reasoning is None
             else config.send_reasoning
         )
-        calls = Calls(parts, turn, encoder, Offer(tools, context))
+        calls = Calls(parts, turn, encoder, Offer(tools, context, offered))
         return Prepared(
-            agent, turn, config, model, calls, encoder, path, window, system, usage, context
+            agent=agent,
+            turn=turn,
+            config=config,
+            model=model,
+            calls=calls,
+            encoder=encoder,
+            path=path,
+            window=window,
+            system=system,
+            usage=usage,
+            context=context,
+            outputs=outputs,
         )
     except BaseException:
         await tools.leave()

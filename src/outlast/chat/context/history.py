@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from outlast.chat.context.content import MAX_RESULT_CHARACTERS, shortened_content
 from outlast.chat.context.history_parts import (
     DENIED,
-    MAX_RESULT_CHARACTERS,
     WORDLESS,
     Answer,
     steps,
@@ -38,6 +39,10 @@ __all__ = [
     "to_model_messages",
     "tool_return",
 ]
+
+
+Outputs = Mapping[str, Mapping[str, Any]]
+"""What the model is shown in place of outputs of tools, by message and call."""
 
 
 @dataclass
@@ -71,13 +76,19 @@ class HistoryCache:
     def __init__(self) -> None:
         self._kept: dict[int, _Converted] = {}
 
-    def converted(self, messages: Iterable[Mapping[str, Any]], older: int) -> Iterable[_Converted]:
+    def converted(
+        self, messages: Iterable[Mapping[str, Any]], older: int, outputs: Outputs
+    ) -> Iterable[_Converted]:
         """Each of the messages; the first `older` ones are shortened."""
         kept: dict[int, _Converted] = {}
         for place, message in enumerate(messages):
+            own = outputs.get(_id_of(message)) if outputs else None
+            if own:  # made for this turn, and may be large
+                yield _converted(message, place < older, own)
+                continue
             found = self._kept.get(id(message))
             if found is None or found.is_short is not (place < older):
-                found = _converted(message, place < older)
+                found = _converted(message, place < older, {})
             kept[id(message)] = found
             yield found
         self._kept = kept
@@ -89,12 +100,13 @@ def to_model_messages(
     instructions: str | None = None,
     cache: HistoryCache | None = None,
     shorten: bool = False,
+    outputs: Outputs = MappingProxyType({}),
 ) -> History:
     """The model's view of a transcript. Its last request carries the `instructions`.
 
     There is always something in it that a model can answer, or an answer that it can go on with. `shorten`
     cuts long texts and outputs in all but the last few messages. With a `cache`, only messages that it has
-    not seen yet cost anything.
+    not seen yet cost anything. `outputs` has what the model is shown in place of outputs of tools.
 
     ```python
     from outlast.chat.context.history import to_model_messages
@@ -108,7 +120,7 @@ def to_model_messages(
     older = max(0, len(messages) - WHOLE_MESSAGES) if shorten else 0
     history = History()
     calls: set[str] = set()
-    for each in (cache or HistoryCache()).converted(messages, older):
+    for each in (cache or HistoryCache()).converted(messages, older, outputs):
         history.dropped_calls += each.dropped
         own = set(each.calls)
         if len(own) < len(each.calls) or not calls.isdisjoint(own):
@@ -141,10 +153,17 @@ def _instructed(messages: list[ModelMessage], instructions: str | None) -> list[
 # --- one message ---------------------------------------------------------------------------------
 
 
-def _converted(message: Any, is_short: bool) -> _Converted:
+def _id_of(message: Any) -> str:
+    id = message.get("id") if isinstance(message, Mapping) else None
+    return id if isinstance(id, str) else ""
+
+
+def _converted(message: Any, is_short: bool, outputs: Mapping[str, Any]) -> _Converted:
     made = _Converted(message, is_short)
     if not isinstance(message, Mapping):
         return made
+    if is_short:
+        outputs = {call: shortened_content(content) for call, content in outputs.items()}
     shown = shortened_message(message) if is_short else message
     role, parts = shown.get("role"), shown.get("parts")
     parts = parts if isinstance(parts, list) else []
@@ -154,7 +173,7 @@ def _converted(message: Any, is_short: bool) -> _Converted:
         _add_request(made, system_parts(parts))
     elif role == "assistant":
         for step in steps(parts):
-            answer = Answer()
+            answer = Answer(outputs)
             for part in step:
                 answer.add(part)
             response = answer.response()

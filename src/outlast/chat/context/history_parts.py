@@ -10,9 +10,11 @@ import binascii
 import mimetypes
 from collections.abc import Iterator, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from outlast.chat.context.content import MAX_RESULT_CHARACTERS, holds_files
 from outlast.chat.context.shorten import shortened_value
 from outlast.chat.message.chunk_json import METADATA_KEY, plain_object
 from outlast.chat.message.tool_part import is_settled, tool_name
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
 DENIED = "The user did not allow this call."
 WORDLESS = "(a message without text)"
-MAX_RESULT_CHARACTERS = 100_000  # of one result of a tool, as JSON; more is cut for the model
 
 _RESPONSE_FIELDS = (
     "model_name",
@@ -154,7 +155,8 @@ def steps(parts: list[Any]) -> Iterator[list[dict[str, Any]]]:
 class Answer:
     """One answer of the model, put together from the parts of its step."""
 
-    def __init__(self) -> None:
+    def __init__(self, outputs: Mapping[str, Any]) -> None:
+        self._outputs = outputs
         self.dropped: list[str] = []
         self.returns: list[ToolReturnPart] = []
         self._slots: list[ModelResponsePart | None] = []  # None: shown, and not worth sending
@@ -209,7 +211,7 @@ class Answer:
 
             call = ToolCallPart(name, _arguments(part), call_id, **_call_details(part))
             self._slots.append(ToolCallPart.narrow_type(call))
-            self.returns.append(tool_return(part))
+            self.returns.append(tool_return(part, self._outputs))
 
     def _native_call(self, part: dict[str, Any], name: str, call_id: str) -> None:
         from pydantic_ai.messages import NativeToolCallPart, NativeToolReturnPart
@@ -266,10 +268,13 @@ def _file_part(part: dict[str, Any]) -> ModelResponsePart | None:
     return FilePart(data, **details)
 
 
-def tool_return(part: Mapping[str, Any]) -> ToolReturnPart:
+def tool_return(
+    part: Mapping[str, Any], outputs: Mapping[str, Any] = MappingProxyType({})
+) -> ToolReturnPart:
     """What the model is told of a call that has its outcome: the same live and from the store.
 
-    A result that is too long is cut, and keeps its shape; what is stored of it stays whole.
+    A result that is too long is cut, and keeps its shape; what is stored of it stays whole. `outputs` has
+    what the model is shown in place of outputs, by call.
     """
     from pydantic_ai.messages import ToolReturnPart
 
@@ -277,7 +282,7 @@ def tool_return(part: Mapping[str, Any]) -> ToolReturnPart:
     state = part.get("state")
     if state == "output-available":
         kind = _texts(_ours(part, "callProviderMetadata"), "tool_kind")
-        content = _tool_content(part.get("output"))
+        content = outputs[call_id] if call_id in outputs else _tool_content(part.get("output"))
         return ToolReturnPart.narrow_type(ToolReturnPart(name, content, call_id, **kind))
     if state == "output-denied":
         approval = part.get("approval")
@@ -305,7 +310,7 @@ def _tool_content(output: Any) -> Any:
             content = _media().validate_python(output)
         except (ValueError, RecursionError):  # a ValidationError is a ValueError
             content = None
-        if _holds_media(content):
+        if holds_files(content):
             return content
     return shortened_value(output, MAX_RESULT_CHARACTERS)
 
@@ -325,15 +330,6 @@ def _may_hold_media(value: object) -> bool:
         return False
     is_media = "kind" in value and ("url" in value or "data" in value or "file_id" in value)
     return is_media or any(map(_may_hold_media, value.values()))
-
-
-def _holds_media(value: object) -> bool:
-    """Whether there is anything in it that is not JSON."""
-    if isinstance(value, list):
-        return any(map(_holds_media, value))
-    if isinstance(value, dict):
-        return any(map(_holds_media, value.values()))
-    return not isinstance(value, str | int | float | None)
 
 
 def _arguments(part: dict[str, Any]) -> dict[str, Any] | str:

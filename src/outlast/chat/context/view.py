@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from outlast.agent.part import Part, Parts, report_failure
 from outlast.chat.context.compaction import Compactions
-from outlast.chat.context.history import HistoryCache, to_model_messages
+from outlast.chat.context.history import HistoryCache, Outputs, to_model_messages
 from outlast.chat.context.session import Session
 from outlast.core.hooks import call_hook
 
@@ -54,8 +54,11 @@ class ModelView(Part):
                 report_failure(part, "shown", error)
         return self.session.window(path)
 
-    def to_model(self, window: Sequence[dict[str, Any]], instructions: str) -> list[ModelMessage]:
-        """Return messages as a model takes them."""
+    def to_model(
+        self, window: Sequence[dict[str, Any]], instructions: str, outputs: Outputs
+    ) -> list[ModelMessage]:
+        """Return messages as a model takes them, with `outputs` in place of what tools returned."""
+        cache = self._cache
         return to_model_messages(
-            window, instructions=instructions, cache=self._cache, shorten=True
+            window, instructions=instructions, cache=cache, shorten=True, outputs=outputs
         ).messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, overload
@@ -40,7 +40,7 @@ class NotDone:
     """For `reconcile`: the call that was interrupted has not happened, for certain."""
 
 
-Asked = Callable[..., Any | Awaitable[Any]] | str  # a function of the call, or a method's name
+Asked = Callable[..., Any | Awaitable[Any]] | str  # a function, or the name of a method
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,14 @@ class ToolSpec:
     needs_approval: bool | Asked = False
     reconcile: Asked | None = None
     idempotency_key: Asked | None = None
+    to_model: Asked | None = None
+    owner: Any = field(default=None, compare=False, repr=False)  # whose method the function is
+
+    @property
+    def asks(self) -> bool:
+        """Whether code of the user is to be asked about calls."""
+        asked = (self.reconcile, self.idempotency_key, self.to_model)
+        return not isinstance(self.needs_approval, bool) or any(each is not None for each in asked)
 
 
 @overload
@@ -70,6 +78,7 @@ def tool(
     needs_approval: bool | Asked = False,
     reconcile: Asked | None = None,
     idempotency_key: Asked | None = None,
+    to_model: Asked | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -83,6 +92,7 @@ def tool(
     needs_approval: bool | Asked = False,
     reconcile: Asked | None = None,
     idempotency_key: Asked | None = None,
+    to_model: Asked | None = None,
 ) -> Any:
     """Make a method of an agent one of its tools.
 
@@ -109,14 +119,32 @@ def tool(
     `needs_approval` is True, or a function of the call. `idempotency_key` is a function of the call that
     names what it does: a second call with that name and the same input gets the first one's result, in any
     turn. `timeout` is in seconds or a `timedelta`.
+
+    `to_model` is a function of the stored output, or the name of a method. The model is shown what it
+    returns in place of the output: a text, JSON, or content of Pydantic AI such as a `BinaryContent`, alone
+    or in a list. Clients see the stored output.
     """
     if effect not in EFFECTS:
         raise ValueError(f"a tool's effect is one of {', '.join(EFFECTS)}, not {effect!r}")
-    for what, asked in (("reconcile", reconcile), ("idempotency_key", idempotency_key)):
+    functions = {
+        "reconcile": reconcile,
+        "idempotency_key": idempotency_key,
+        "to_model": to_model,
+    }
+    for what, asked in functions.items():
         if asked is not None and not callable(asked) and not isinstance(asked, str):
             raise TypeError(f"{what} is a function or the name of a method, not {asked!r}")
     limit = None if timeout is None else seconds(timeout, "timeout")
-    spec = ToolSpec(effect, name, description, limit, needs_approval, reconcile, idempotency_key)
+    spec = ToolSpec(
+        effect,
+        name,
+        description,
+        limit,
+        needs_approval,
+        reconcile,
+        idempotency_key,
+        to_model,
+    )
 
     def mark(marked: Any) -> Any:
         if not callable(marked):
@@ -127,9 +155,16 @@ def tool(
     return mark if function is None else mark(function)
 
 
+UNMARKED = ToolSpec()
+
+
 def spec_of(function: Any) -> ToolSpec:
+    """What is known of a function; of a method that is marked, also whose it is."""
     spec = getattr(function, MARK, None)
-    return spec if isinstance(spec, ToolSpec) else ToolSpec()
+    if not isinstance(spec, ToolSpec):
+        return UNMARKED
+    owner = getattr(function, "__self__", None)
+    return spec if owner is None or not spec.asks else replace(spec, owner=owner)
 
 
 def marked_methods(agent: object) -> list[Callable[..., Any]]:
@@ -147,13 +182,15 @@ def _marked_names(agent_class: type) -> tuple[str, ...]:
     )
 
 
-async def ask(agent: object, asked: Asked, call: ToolCall) -> Any:
-    """What a function of a call says: of the agent too, if it is a method."""
+async def ask(agent: object, spec: ToolSpec, asked: Asked, about: Any) -> Any:
+    """Ask a function of the tool about a call or an output; a method is one of the tool's owner."""
+    owner = agent if spec.owner is None else spec.owner
     if isinstance(asked, str):
-        return await call_hook(getattr(agent, asked), call)
+        found = owner if hasattr(owner, asked) else agent
+        return await call_hook(getattr(found, asked), about)
     parameters = inspect.signature(asked).parameters
     is_method = not inspect.ismethod(asked) and next(iter(parameters), None) == "self"
-    return await call_hook(asked, agent, call) if is_method else await call_hook(asked, call)
+    return await call_hook(asked, owner, about) if is_method else await call_hook(asked, about)
 
 
 current_call: ContextVar[ToolCall | None] = ContextVar("outlast_tool_call", default=None)

@@ -28,6 +28,7 @@ class CallEnd:
     input: Mapping[str, Any] | None = None
     text: str | None = None  # the output as JSON, if it is there already
     raised: Exception | None = None  # what the tool, or code around it, has raised
+    content: Any = None  # of a `ToolReturn`: what else the model is told, in this turn
 
     def as_json(self) -> str:
         """Return the output as JSON text."""
@@ -66,7 +67,7 @@ async def reconciled(agent: object, spec: ToolSpec, call: ToolCall) -> CallEnd |
         return None
     try:
         async with asyncio.timeout(RECONCILE_TIMEOUT):
-            found = await ask(agent, spec.reconcile, call)
+            found = await ask(agent, spec, spec.reconcile, call)
     except Exception:
         logger.exception("reconcile of the tool %s raised", call.tool_name)
         return None

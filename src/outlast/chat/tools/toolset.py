@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from outlast.chat.tools.declare import MARK, ToolSpec, spec_of
+from outlast.chat.tools.declare import UNMARKED, ToolSpec, spec_of
 from outlast.chat.tools.function import function_tool
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ class ToolSource:
         known = self.specs.get(definition.name)
         if known is not None:
             return known
-        marked = getattr(_function_of(tool), MARK, None)
-        if isinstance(marked, ToolSpec):
+        marked = spec_of(_function_of(tool))
+        if marked is not UNMARKED:
             needs = definition.kind == "unapproved" or marked.needs_approval
             return replace(marked, needs_approval=needs)
         said = definition.metadata or {}
