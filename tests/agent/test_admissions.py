@@ -21,7 +21,7 @@ from planner import (
 from outlast import CommitFailed, Host, Retry, Schedule
 from outlast.agent.admission import WAS_ADMITTED
 from outlast.store.operations import Query
-from support import alarm_rows, forever, hosting
+from support import World, alarm_rows, forever
 
 pytestmark = pytest.mark.virtual_time
 
@@ -43,69 +43,69 @@ async def admit_all(agent: Planner, run: int) -> None:
 
 @pytest.mark.parametrize("begin", [None, start_march], ids=["callback", "fiber"])
 async def test_a_run_after_a_death_joins_what_the_first_run_admitted(
-    store_url: str, begin: Any
+    world: World, begin: Any
 ) -> None:
-    await die_in(admit_all, store_url, begin)
+    await die_in(admit_all, world, begin)
     assert sorted(Planner.log) == ["fiber", "fiber", "now", "now"]
-    async with hosting(Planner, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert Planner.runs == 2
-        assert await scheduled(host) == [("note", '"later"')] * 2
-        assert [name for name in await fiber_names(host) if name == "child"] == ["child"] * 2
-        await asyncio.sleep(200)
-        assert sorted(Planner.log) == ["fiber", "fiber", "later", "later", "now", "now"]
-        assert await noted(host) == await alarm_rows(host) == []
+    host = await world.next_life(Planner)
+    await host.until_settled()
+    assert Planner.runs == 2
+    assert await scheduled(host) == [("note", '"later"')] * 2
+    assert [name for name in await fiber_names(host) if name == "child"] == ["child"] * 2
+    await asyncio.sleep(200)
+    assert sorted(Planner.log) == ["fiber", "fiber", "later", "later", "now", "now"]
+    assert await noted(host) == await alarm_rows(host) == []
 
 
-async def test_a_retry_in_the_process_joins_what_the_failed_try_admitted(store_url: str) -> None:
+async def test_a_retry_in_the_process_joins_what_the_failed_try_admitted(world: World) -> None:
     async def act(agent: Planner, run: int) -> None:
         await admit_all(agent, run)
         if run < 3:
             raise ValueError("not yet")
 
     Planner.act = act
-    async with hosting(Planner, url=store_url) as host:
-        await host.get(Planner, "p").schedule(10, "tick")
-        await asyncio.sleep(60)
-        assert Planner.runs == 3
-        assert await scheduled(host) == [("note", '"later"')] * 2
-        await asyncio.sleep(200)
-        assert sorted(Planner.log) == ["fiber", "fiber", "later", "later", "now", "now"]
-        assert await noted(host) == []
+    host = await world.host(Planner)
+    await host.get(Planner, "p").schedule(10, "tick")
+    await asyncio.sleep(60)
+    assert Planner.runs == 3
+    assert await scheduled(host) == [("note", '"later"')] * 2
+    await asyncio.sleep(200)
+    assert sorted(Planner.log) == ["fiber", "fiber", "later", "later", "now", "now"]
+    assert await noted(host) == []
 
 
-async def test_a_callback_that_was_put_off_joins_what_it_had_admitted(store_url: str) -> None:
+async def test_a_callback_that_was_put_off_joins_what_it_had_admitted(world: World) -> None:
     async def act(agent: Planner, run: int) -> None:
         await admit_all(agent, run)
         if run < 3:
             raise CommitFailed("the store is away")
 
     Planner.act = act
-    async with hosting(Planner, url=store_url) as host:
-        await host.get(Planner, "p").schedule(10, "tick", retry=Retry(max_attempts=1))
-        await asyncio.sleep(15)
-        assert Planner.runs == 1
-        assert len(await noted(host)) == 4, "it will run again"
-        await asyncio.sleep(300)
-        assert Planner.runs == 3
-        assert sorted(Planner.log) == ["fiber", "fiber", "later", "later", "now", "now"]
-        assert await noted(host) == []
+    host = await world.host(Planner)
+    await host.get(Planner, "p").schedule(10, "tick", retry=Retry(max_attempts=1))
+    await asyncio.sleep(15)
+    assert Planner.runs == 1
+    assert len(await noted(host)) == 4, "it will run again"
+    await asyncio.sleep(300)
+    assert Planner.runs == 3
+    assert sorted(Planner.log) == ["fiber", "fiber", "later", "later", "now", "now"]
+    assert await noted(host) == []
 
 
-async def test_a_second_run_that_admits_more_adds_just_that(store_url: str) -> None:
+async def test_a_second_run_that_admits_more_adds_just_that(world: World) -> None:
     async def act(agent: Planner, run: int) -> None:
         for _ in range(run + 1):
             await agent.start_fiber("child", agent.child, "fiber")
             await agent.schedule(0, agent.note, "now")
 
-    await die_in(act, store_url)
-    async with hosting(Planner, url=store_url, life="2") as host:
-        await asyncio.sleep(10)
-        assert sorted(Planner.log) == ["fiber"] * 3 + ["now"] * 3
-        assert await noted(host) == []
+    await die_in(act, world)
+    host = await world.next_life(Planner)
+    await asyncio.sleep(10)
+    assert sorted(Planner.log) == ["fiber"] * 3 + ["now"] * 3
+    assert await noted(host) == []
 
 
-async def test_the_next_occurrence_admits_anew(store_url: str) -> None:
+async def test_the_next_occurrence_admits_anew(world: World) -> None:
     async def act(agent: Planner, run: int) -> None:
         await agent.start_fiber("child", agent.child, "fiber")
         await agent.schedule(0, agent.note, "now")
@@ -113,27 +113,27 @@ async def test_the_next_occurrence_admits_anew(store_url: str) -> None:
             raise ValueError("and a retry adds nothing")
 
     Planner.act = act
-    async with hosting(Planner, url=store_url) as host:
-        await host.get(Planner, "p").schedule_every(10, "tick")
-        await asyncio.sleep(35)
-        assert Planner.runs == 4
-        assert sorted(Planner.log) == ["fiber"] * 3 + ["now"] * 3
-        assert await noted(host) == []
+    host = await world.host(Planner)
+    await host.get(Planner, "p").schedule_every(10, "tick")
+    await asyncio.sleep(35)
+    assert Planner.runs == 4
+    assert sorted(Planner.log) == ["fiber"] * 3 + ["now"] * 3
+    assert await noted(host) == []
 
 
-async def test_a_one_shot_that_was_cancelled_is_not_made_again(store_url: str) -> None:
+async def test_a_one_shot_that_was_cancelled_is_not_made_again(world: World) -> None:
     async def act(agent: Planner, run: int) -> None:
         made = await agent.schedule(100, agent.note, "never")
         assert await agent.cancel_schedule(made.id) is (run == 1)
 
-    await die_in(act, store_url)
-    async with hosting(Planner, url=store_url, life="2") as host:
-        await asyncio.sleep(200)
-        assert (Planner.runs, Planner.log) == (2, [])
-        assert await noted(host) == []
+    await die_in(act, world)
+    host = await world.next_life(Planner)
+    await asyncio.sleep(200)
+    assert (Planner.runs, Planner.log) == (2, [])
+    assert await noted(host) == []
 
 
-async def test_what_was_joined_is_returned(store_url: str) -> None:
+async def test_what_was_joined_is_returned(world: World) -> None:
     seen: list[Any] = []
 
     async def act(agent: Planner, run: int) -> None:
@@ -142,14 +142,14 @@ async def test_what_was_joined_is_returned(store_url: str) -> None:
         later = await agent.schedule(100, agent.note, "later")
         seen.append((fiber.accepted, fiber.id, fiber.status, now.id, later))
 
-    await die_in(act, store_url)
-    async with hosting(Planner, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert [accepted for accepted, *_ in seen] == [True, False]
-        assert seen[0][1:] == seen[1][1:]
+    await die_in(act, world)
+    host = await world.next_life(Planner)
+    await host.until_settled()
+    assert [accepted for accepted, *_ in seen] == [True, False]
+    assert seen[0][1:] == seen[1][1:]
 
 
-async def test_in_a_callback_other_input_is_other_work(store_url: str) -> None:
+async def test_in_a_callback_other_input_is_other_work(world: World) -> None:
     """What the second run asks for may have changed: nothing of it is lost by joining the first."""
 
     async def act(agent: Planner, run: int) -> None:
@@ -158,15 +158,15 @@ async def test_in_a_callback_other_input_is_other_work(store_url: str) -> None:
         await agent.schedule(0, agent.note, f"now of run {run}")
         await agent.schedule(0, agent.other, f"now of run {run}")
 
-    await die_in(act, store_url)
-    async with hosting(Planner, url=store_url, life="2") as host:
-        await asyncio.sleep(10)
-        assert Planner.runs == 2
-        assert len(Planner.log) == 8
-        assert await noted(host) == []
+    await die_in(act, world)
+    host = await world.next_life(Planner)
+    await asyncio.sleep(10)
+    assert Planner.runs == 2
+    assert len(Planner.log) == 8
+    assert await noted(host) == []
 
 
-async def test_what_is_named_explicitly_is_left_alone(store_url: str) -> None:
+async def test_what_is_named_explicitly_is_left_alone(world: World) -> None:
     async def act(agent: Planner, run: int) -> None:
         for _ in range(2):
             assert (await agent.start_fiber("child", agent.child, 1, id="i")).id == "i"
@@ -177,53 +177,53 @@ async def test_what_is_named_explicitly_is_left_alone(store_url: str) -> None:
             await agent.schedule_every(7200, agent.other, "interval")
         assert await noted(Planner.host) == []
 
-    await die_in(act, store_url)
-    async with hosting(Planner, url=store_url, life="2") as Planner.host:
-        await Planner.host.until_settled()
-        found = await Planner.host.store.fetch(
-            Query.same("SELECT id, idempotency_key FROM fibers ORDER BY snapshot")
-        )
-        assert [found[0], found[1][1]] == [("i", None), "k"]
-        assert await scheduled(Planner.host) == [
-            ("note", '"once"'),
-            ("other", '"hourly"'),
-            ("other", '"interval"'),
-        ]
+    await die_in(act, world)
+    Planner.host = await world.next_life(Planner)
+    await Planner.host.until_settled()
+    found = await Planner.host.store.fetch(
+        Query.same("SELECT id, idempotency_key FROM fibers ORDER BY snapshot")
+    )
+    assert [found[0], found[1][1]] == [("i", None), "k"]
+    assert await scheduled(Planner.host) == [
+        ("note", '"once"'),
+        ("other", '"hourly"'),
+        ("other", '"interval"'),
+    ]
 
 
-async def test_a_cron_text_that_is_not_idempotent_is_deduplicated_too(store_url: str) -> None:
+async def test_a_cron_text_that_is_not_idempotent_is_deduplicated_too(world: World) -> None:
     async def act(agent: Planner, run: int) -> None:
         for _ in range(2):
             await agent.schedule("0 * * * *", agent.note, "hourly", idempotent=False)
 
-    await die_in(act, store_url)
-    async with hosting(Planner, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert await scheduled(host) == [("note", '"hourly"')] * 2
+    await die_in(act, world)
+    host = await world.next_life(Planner)
+    await host.until_settled()
+    assert await scheduled(host) == [("note", '"hourly"')] * 2
 
 
-async def test_outside_of_durable_work_nothing_is_joined(store_url: str) -> None:
+async def test_outside_of_durable_work_nothing_is_joined(world: World) -> None:
     async def act(agent: Planner, run: int) -> None:
         await asyncio.sleep(10)
 
     Planner.act = act
-    async with hosting(Planner, url=store_url) as host:
-        planner = host.get(Planner, "p")
-        await planner.schedule(1, "tick")
-        await asyncio.sleep(5)
-        for _ in range(2):  # while the callback runs
-            await planner.begin("fiber")
-            await planner.schedule(0, "note", "now")
-        assert await noted(host) == []
-        await host.until_settled()
-        assert sorted(Planner.log) == ["fiber", "fiber", "now", "now"]
+    host = await world.host(Planner)
+    planner = host.get(Planner, "p")
+    await planner.schedule(1, "tick")
+    await asyncio.sleep(5)
+    for _ in range(2):  # while the callback runs
+        await planner.begin("fiber")
+        await planner.schedule(0, "note", "now")
+    assert await noted(host) == []
+    await host.until_settled()
+    assert sorted(Planner.log) == ["fiber", "fiber", "now", "now"]
 
 
 # --- at once -------------------------------------------------------------------------------------
 
 
 async def test_admissions_at_once_are_as_many_and_a_second_run_joins_all_of_them(
-    store_url: str,
+    world: World,
 ) -> None:
     async def act(agent: Planner, run: int) -> None:
         await asyncio.gather(
@@ -232,17 +232,17 @@ async def test_admissions_at_once_are_as_many_and_a_second_run_joins_all_of_them
             *(agent.schedule(50, agent.note, "alike") for _ in range(5)),
         )
 
-    await die_in(act, store_url)
-    async with hosting(Planner, url=store_url, life="2") as host:
-        await asyncio.sleep(100)
-        expected = [*range(5), *range(5), *["alike"] * 5]
-        assert sorted(Planner.log, key=str) == sorted(expected, key=str)
-        assert await noted(host) == []
+    await die_in(act, world)
+    host = await world.next_life(Planner)
+    await asyncio.sleep(100)
+    expected = [*range(5), *range(5), *["alike"] * 5]
+    assert sorted(Planner.log, key=str) == sorted(expected, key=str)
+    assert await noted(host) == []
 
 
 @pytest.mark.parametrize("delay", [0, 100])
 async def test_a_try_that_failed_may_leave_tasks_behind_that_admit_what_the_next_try_admits(
-    store_url: str, delay: int
+    world: World, delay: int
 ) -> None:
     """asyncio.gather lets the others run on when one raises. Here both come at the same moment."""
     gate = asyncio.Event()
@@ -263,16 +263,16 @@ async def test_a_try_that_failed_may_leave_tasks_behind_that_admit_what_the_next
             raise ValueError("the first try")
 
     Planner.act = act
-    async with hosting(Planner, url=store_url) as host:
-        await host.get(Planner, "p").schedule(10, "tick")
-        await asyncio.sleep(200)
-        assert Planner.runs == 2
-        assert sorted(Planner.log) == ["admitted", "admitted", "fiber", "once"]
-        assert await noted(host) == []
+    host = await world.host(Planner)
+    await host.get(Planner, "p").schedule(10, "tick")
+    await asyncio.sleep(200)
+    assert Planner.runs == 2
+    assert sorted(Planner.log) == ["admitted", "admitted", "fiber", "once"]
+    assert await noted(host) == []
 
 
 async def test_an_admission_that_was_overtaken_by_its_double_joins_it_also_when_that_has_run(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look was before, the commit is after: the row has come and gone in between."""
     others: list[asyncio.Task[Schedule]] = []
@@ -287,28 +287,28 @@ async def test_an_admission_that_was_overtaken_by_its_double_joins_it_also_when_
         await asyncio.sleep(20)
 
     Planner.act = act
-    async with hosting(Planner, url=store_url) as host:
-        fetch, looks = host.store.fetch, []
+    host = await world.host(Planner)
+    fetch, looks = host.store.fetch, []
 
-        async def slow(query: Query, *arguments: Any) -> list[Any]:
-            rows = await fetch(query, *arguments)
-            if query is WAS_ADMITTED:
-                looks.append(rows)
-                if len(looks) == 1:
-                    await asyncio.sleep(10)  # the answer travels
-            return rows
+    async def slow(query: Query, *arguments: Any) -> list[Any]:
+        rows = await fetch(query, *arguments)
+        if query is WAS_ADMITTED:
+            looks.append(rows)
+            if len(looks) == 1:
+                await asyncio.sleep(10)  # the answer travels
+        return rows
 
-        monkeypatch.setattr(host.store, "fetch", slow)
-        await host.get(Planner, "p").schedule(10, "tick")
-        await asyncio.sleep(100)
-        assert looks == [[], []]
-        assert Planner.log == ["once"]
-        assert others[0].result().payload == "once"
-        assert await noted(host) == []
+    monkeypatch.setattr(host.store, "fetch", slow)
+    await host.get(Planner, "p").schedule(10, "tick")
+    await asyncio.sleep(100)
+    assert looks == [[], []]
+    assert Planner.log == ["once"]
+    assert others[0].result().payload == "once"
+    assert await noted(host) == []
 
 
 async def test_what_a_task_of_its_own_admits_after_the_end_is_admitted_and_leaves_no_trace(
-    store_url: str,
+    world: World,
 ) -> None:
     tasks: list[asyncio.Task[None]] = []
 
@@ -324,13 +324,13 @@ async def test_what_a_task_of_its_own_admits_after_the_end_is_admitted_and_leave
         tasks.append(asyncio.create_task(later()))
 
     Planner.act = act
-    async with hosting(Planner, url=store_url) as host:
-        await host.get(Planner, "p").schedule(10, "tick")
-        await start_march(host)
-        await asyncio.sleep(60)
-        await asyncio.gather(*tasks)
-        assert sorted(Planner.log) == ["fiber"] * 4 + ["now"] * 6
-        assert await noted(host) == []
+    host = await world.host(Planner)
+    await host.get(Planner, "p").schedule(10, "tick")
+    await start_march(host)
+    await asyncio.sleep(60)
+    await asyncio.gather(*tasks)
+    assert sorted(Planner.log) == ["fiber"] * 4 + ["now"] * 6
+    assert await noted(host) == []
 
 
 # --- other agents --------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ async def test_what_a_task_of_its_own_admits_after_the_end_is_admitted_and_leave
 
 @pytest.mark.parametrize("begin", [None, start_march], ids=["callback", "fiber"])
 async def test_what_another_agent_admits_when_it_is_called_is_deduplicated_there(
-    store_url: str, begin: Any
+    world: World, begin: Any
 ) -> None:
     async def act(agent: Planner, run: int) -> None:
         for name in ("a", "b"):
@@ -346,18 +346,18 @@ async def test_what_another_agent_admits_when_it_is_called_is_deduplicated_there
                 fiber = await Planner.host.get(Planner, name).begin("fiber")
                 assert fiber.accepted is (run == 1)
 
-    await die_in(act, store_url, begin)
-    async with hosting(Planner, url=store_url, life="2") as Planner.host:
-        await Planner.host.until_settled()
-        assert Planner.runs == 2
-        for name in ("a", "b"):
-            assert await fiber_names(Planner.host, f"Planner/{name}") == ["child"] * 2
-        assert Planner.log == ["fiber"] * 4
+    await die_in(act, world, begin)
+    Planner.host = await world.next_life(Planner)
+    await Planner.host.until_settled()
+    assert Planner.runs == 2
+    for name in ("a", "b"):
+        assert await fiber_names(Planner.host, f"Planner/{name}") == ["child"] * 2
+    assert Planner.log == ["fiber"] * 4
 
 
 @pytest.mark.parametrize("begin", [None, start_march], ids=["callback", "fiber"])
 async def test_in_which_order_other_agents_are_reached_does_not_matter(
-    store_url: str, begin: Any
+    world: World, begin: Any
 ) -> None:
     """Waking one may take longer than waking the other, and next time it is the other way round."""
 
@@ -368,14 +368,14 @@ async def test_in_which_order_other_agents_are_reached_does_not_matter(
 
         await asyncio.gather(call("a", run), call("b", 3 - run), agent.begin("fiber"))
 
-    await die_in(act, store_url, begin)
-    async with hosting(Planner, url=store_url, life="2") as Planner.host:
-        await Planner.host.until_settled()
-        assert Planner.runs == 2
-        assert Planner.log == ["fiber"] * 3
+    await die_in(act, world, begin)
+    Planner.host = await world.next_life(Planner)
+    await Planner.host.until_settled()
+    assert Planner.runs == 2
+    assert Planner.log == ["fiber"] * 3
 
 
-async def test_sub_agents_count_as_other_agents(store_url: str) -> None:
+async def test_sub_agents_count_as_other_agents(world: World) -> None:
     async def act(agent: Planner, run: int) -> None:
         if isinstance(agent, Parent):
             await (await agent.sub_agent(Child, "c")).begin("below")
@@ -392,16 +392,16 @@ async def test_sub_agents_count_as_other_agents(store_url: str) -> None:
 
         await parent.do(in_child)
 
-    await die_in(act, store_url, begin)
-    async with hosting(Parent, url=store_url, life="2") as Planner.host:
-        await asyncio.sleep(60)
-        assert Planner.runs == 4
-        assert sorted(Planner.log) == ["above", "below", "now", "now"]
-        assert await noted(Planner.host) == []
+    await die_in(act, world, begin)
+    Planner.host = await world.next_life(Parent)
+    await asyncio.sleep(60)
+    assert Planner.runs == 4
+    assert sorted(Planner.log) == ["above", "below", "now", "now"]
+    assert await noted(Planner.host) == []
 
 
 async def test_what_another_agent_schedules_when_it_is_called_is_left_to_that_agent(
-    store_url: str,
+    world: World,
 ) -> None:
     """It has no part in the commits of the one that calls, which alone knows when it has ended."""
 
@@ -411,15 +411,15 @@ async def test_what_another_agent_schedules_when_it_is_called_is_left_to_that_ag
         await asyncio.sleep(1)
         assert await noted(Planner.host) == []
 
-    await die_in(act, store_url)
-    async with hosting(Planner, url=store_url, life="2") as Planner.host:
-        await asyncio.sleep(200)
-        assert Planner.runs == 2
-        assert sorted(Planner.log) == ["by default a second one"] * 2 + ["one"]
+    await die_in(act, world)
+    Planner.host = await world.next_life(Planner)
+    await asyncio.sleep(200)
+    assert Planner.runs == 2
+    assert sorted(Planner.log) == ["by default a second one"] * 2 + ["one"]
 
 
 async def test_what_a_fiber_admits_belongs_to_it_and_not_to_the_callback_that_started_it(
-    store_url: str,
+    world: World,
 ) -> None:
     async def act(agent: Planner, run: int) -> None:
         if run == 1:  # the callback, which soon ends
@@ -435,14 +435,14 @@ async def test_what_a_fiber_admits_belongs_to_it_and_not_to_the_callback_that_st
             await forever()
 
     Planner.act = act
-    async with hosting(Planner, url=store_url, shutdown_timeout=0) as Planner.host:
-        await Planner.host.get(Planner, "p").schedule(10, "tick")
-        await asyncio.sleep(60)
-    async with hosting(Planner, url=store_url, life="2") as Planner.host:
-        await Planner.host.until_settled()
-        assert Planner.runs == 3
-        assert sorted(Planner.log) == ["fiber", "now"]
-        assert await noted(Planner.host) == []
+    Planner.host = await world.host(Planner, shutdown_timeout=0)
+    await Planner.host.get(Planner, "p").schedule(10, "tick")
+    await asyncio.sleep(60)
+    Planner.host = await world.next_life()
+    await Planner.host.until_settled()
+    assert Planner.runs == 3
+    assert sorted(Planner.log) == ["fiber", "now"]
+    assert await noted(Planner.host) == []
 
 
 # --- commit blocks -------------------------------------------------------------------------------
@@ -450,7 +450,7 @@ async def test_what_a_fiber_admits_belongs_to_it_and_not_to_the_callback_that_st
 
 @pytest.mark.parametrize("begin", [None, start_march], ids=["callback", "fiber"])
 async def test_of_a_commit_block_that_is_given_up_nothing_stays_admitted(
-    store_url: str, begin: Any
+    world: World, begin: Any
 ) -> None:
     async def act(agent: Planner, run: int) -> None:
         if run == 1:
@@ -467,17 +467,17 @@ async def test_of_a_commit_block_that_is_given_up_nothing_stays_admitted(
         await asyncio.sleep(1)
         assert len(await noted(Planner.host)) == 1
 
-    await die_in(act, store_url, begin)
+    await die_in(act, world, begin)
     assert Planner.log == []
-    async with hosting(Planner, url=store_url, life="2") as Planner.host:
-        await asyncio.sleep(60)
-        assert Planner.runs == 2
-        assert sorted(Planner.log) == ["fiber", "now"]
-        assert await noted(Planner.host) == []
+    Planner.host = await world.next_life(Planner)
+    await asyncio.sleep(60)
+    assert Planner.runs == 2
+    assert sorted(Planner.log) == ["fiber", "now"]
+    assert await noted(Planner.host) == []
 
 
 @pytest.mark.parametrize("begin", [None, start_march], ids=["callback", "fiber"])
-async def test_an_admission_that_was_given_up_is_not_counted(store_url: str, begin: Any) -> None:
+async def test_an_admission_that_was_given_up_is_not_counted(world: World, begin: Any) -> None:
     """A block that needed two attempts in one run and one in the next admits the same."""
 
     async def act(agent: Planner, run: int) -> None:
@@ -492,16 +492,16 @@ async def test_an_admission_that_was_given_up_is_not_counted(store_url: str, beg
             except ValueError:
                 continue
 
-    await die_in(act, store_url, begin)
-    async with hosting(Planner, url=store_url, life="2") as host:
-        await asyncio.sleep(60)
-        assert Planner.runs == 2
-        assert sorted(Planner.log) == ["fiber", "fiber", "now", "now"]
-        assert await noted(host) == []
+    await die_in(act, world, begin)
+    host = await world.next_life(Planner)
+    await asyncio.sleep(60)
+    assert Planner.runs == 2
+    assert sorted(Planner.log) == ["fiber", "fiber", "now", "now"]
+    assert await noted(host) == []
 
 
 async def test_an_admission_that_was_given_up_after_another_does_not_give_its_number_to_a_third(
-    store_url: str,
+    world: World,
 ) -> None:
     async def act(agent: Planner, run: int) -> None:
         async def block() -> None:
@@ -518,8 +518,8 @@ async def test_an_admission_that_was_given_up_after_another_does_not_give_its_nu
         await agent.start_fiber("child", agent.child, "after")
         await agent.start_fiber("child", agent.child, "last")
 
-    await die_in(act, store_url)
-    async with hosting(Planner, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert Planner.runs == 2
-        assert Planner.log == ["beside", "after", "last"]
+    await die_in(act, world)
+    host = await world.next_life(Planner)
+    await host.until_settled()
+    assert Planner.runs == 2
+    assert Planner.log == ["beside", "after", "last"]

@@ -9,7 +9,7 @@ import pytest
 from planner import Child, Parent, Planner, die_in, fresh, noted
 
 from outlast import CommitFailed, FiberRecovery, FiberRecoveryContext, FiberResolution, Host
-from support import forever, hosting
+from support import World, forever
 
 pytestmark = pytest.mark.virtual_time
 
@@ -25,7 +25,7 @@ async def note_and_check(agent: Planner) -> None:
 
 @pytest.mark.parametrize("how", ["completes", "fails", "is cancelled"])
 async def test_after_a_callback_has_ended_nothing_is_left(
-    store_url: str, how: str, caplog: pytest.LogCaptureFixture
+    world: World, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def act(agent: Planner, run: int) -> None:
         if run == 1:
@@ -38,17 +38,17 @@ async def test_after_a_callback_has_ended_nothing_is_left(
             await agent.schedule(0, agent.note, "after it was cancelled")
 
     Planner.act = act
-    async with hosting(Planner, url=store_url) as Planner.host:
-        await Planner.host.get(Planner, "p").schedule_every(1000, "tick")
-        await asyncio.sleep(1010)
-        assert Planner.runs == (3 if how == "fails" else 1)
-        assert await noted(Planner.host) == []
-        assert len(Planner.log) == (3 if how == "is cancelled" else 2)
+    Planner.host = await world.host(Planner)
+    await Planner.host.get(Planner, "p").schedule_every(1000, "tick")
+    await asyncio.sleep(1010)
+    assert Planner.runs == (3 if how == "fails" else 1)
+    assert await noted(Planner.host) == []
+    assert len(Planner.log) == (3 if how == "is cancelled" else 2)
 
 
 @pytest.mark.parametrize("block", [False, True])
 async def test_a_schedule_that_is_cancelled_while_it_runs_leaves_nothing_also_if_it_never_ends(
-    store_url: str, block: bool
+    world: World, block: bool
 ) -> None:
     async def act(agent: Planner, run: int) -> None:
         await note_and_check(agent)
@@ -64,16 +64,16 @@ async def test_a_schedule_that_is_cancelled_while_it_runs_leaves_nothing_also_if
             await agent.schedule(50, agent.note, "after")
         assert await noted(Planner.host) == [], "it cannot run again"
 
-    await die_in(act, store_url)
-    async with hosting(Planner, url=store_url, life="2") as host:
-        await asyncio.sleep(100)
-        assert Planner.runs == 1
-        assert sorted(Planner.log) == ["after", "before", "now", "soon"]
-        assert await noted(host) == []
+    await die_in(act, world)
+    host = await world.next_life(Planner)
+    await asyncio.sleep(100)
+    assert Planner.runs == 1
+    assert sorted(Planner.log) == ["after", "before", "now", "soon"]
+    assert await noted(host) == []
 
 
 async def test_a_callback_that_is_put_off_after_its_schedule_was_cancelled_leaves_nothing(
-    store_url: str,
+    world: World,
 ) -> None:
     async def act(agent: Planner, run: int) -> None:
         if run == 1:
@@ -83,15 +83,15 @@ async def test_a_callback_that_is_put_off_after_its_schedule_was_cancelled_leave
         raise CommitFailed("the store is away")
 
     Planner.act = act
-    async with hosting(Planner, url=store_url) as Planner.host:
-        await Planner.host.get(Planner, "p").schedule(10, "tick")
-        await asyncio.sleep(1000)
-        assert Planner.runs == 3, "the tries of the one run"
-        assert await noted(Planner.host) == []
+    Planner.host = await world.host(Planner)
+    await Planner.host.get(Planner, "p").schedule(10, "tick")
+    await asyncio.sleep(1000)
+    assert Planner.runs == 3, "the tries of the one run"
+    assert await noted(Planner.host) == []
 
 
 async def test_after_a_fiber_has_ended_by_itself_nothing_is_left(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def act(agent: Planner, run: int) -> None:
         await note_and_check(agent)
@@ -99,25 +99,25 @@ async def test_after_a_fiber_has_ended_by_itself_nothing_is_left(
             raise ValueError("it failed")
 
     Planner.act = act
-    async with hosting(Planner, url=store_url) as Planner.host:
-        for kind in ("start_fiber", "run_fiber"):
-            for _ in range(2):
+    Planner.host = await world.host(Planner)
+    for kind in ("start_fiber", "run_fiber"):
+        for _ in range(2):
 
-                async def begin(agent: Any, kind: str = kind) -> None:
-                    started = getattr(agent, kind)("march", agent.march)
-                    if kind == "start_fiber":
-                        await started
+            async def begin(agent: Any, kind: str = kind) -> None:
+                started = getattr(agent, kind)("march", agent.march)
+                if kind == "start_fiber":
+                    await started
 
-                await Planner.host.get(Planner, "p").do(begin)
-                await asyncio.sleep(30)
-                assert await noted(Planner.host) == []
-        assert Planner.runs == 4
+            await Planner.host.get(Planner, "p").do(begin)
+            await asyncio.sleep(30)
+            assert await noted(Planner.host) == []
+    assert Planner.runs == 4
 
 
 @pytest.mark.parametrize("how", ["handle.cancel", "cancel_fiber"])
 @pytest.mark.parametrize("dies", [False, True])
 async def test_after_a_fiber_was_cancelled_nothing_is_left(
-    store_url: str, how: str, dies: bool
+    world: World, how: str, dies: bool
 ) -> None:
     async def act(agent: Planner, run: int) -> None:
         await note_and_check(agent)
@@ -131,25 +131,25 @@ async def test_after_a_fiber_was_cancelled_nothing_is_left(
     async def recover(agent: Planner, fiber: FiberRecoveryContext) -> None: ...
 
     Planner.act, Planner.recover = act, recover
-    async with hosting(Planner, url=store_url, shutdown_timeout=0) as Planner.host:
+    Planner.host = await world.host(Planner, shutdown_timeout=0)
 
-        async def begin(agent: Any) -> Any:
-            if how == "handle.cancel":
-                return agent.run_fiber("march", agent.march)
-            return await agent.start_fiber("march", agent.march)
-
-        fiber = await Planner.host.get(Planner, "p").do(begin)
-        await asyncio.sleep(10)
+    async def begin(agent: Any) -> Any:
         if how == "handle.cancel":
-            assert fiber.cancel()
-        else:
-            assert await Planner.host.get(Planner, "p").cancel_fiber(fiber.id)
-            assert await noted(Planner.host) == []
-        await asyncio.sleep(10)
-        assert Planner.log == ["now", "soon", "on the way out"]
-    async with hosting(Planner, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert await noted(host) == []
+            return agent.run_fiber("march", agent.march)
+        return await agent.start_fiber("march", agent.march)
+
+    fiber = await Planner.host.get(Planner, "p").do(begin)
+    await asyncio.sleep(10)
+    if how == "handle.cancel":
+        assert fiber.cancel()
+    else:
+        assert await Planner.host.get(Planner, "p").cancel_fiber(fiber.id)
+        assert await noted(Planner.host) == []
+    await asyncio.sleep(10)
+    assert Planner.log == ["now", "soon", "on the way out"]
+    host = await world.next_life()
+    await host.until_settled()
+    assert await noted(host) == []
 
 
 async def _dropped(agent: Planner, fiber: FiberRecoveryContext) -> FiberResolution | None:
@@ -182,7 +182,7 @@ async def _by_hand_then_resumed(
 
 @pytest.mark.parametrize("hook", [_dropped, _resolved, _raising, _by_hand, _by_hand_then_resumed])
 async def test_after_a_fiber_was_recovered_and_dropped_nothing_is_left(
-    store_url: str, hook: Any, caplog: pytest.LogCaptureFixture
+    world: World, hook: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def act(agent: Planner, run: int) -> None:
         await agent.schedule(0, agent.note, run)
@@ -197,16 +197,16 @@ async def test_after_a_fiber_was_recovered_and_dropped_nothing_is_left(
 
         await host.get(Planner, "p").do(both)
 
-    await die_in(act, store_url, begin)
+    await die_in(act, world, begin)
     Planner.recover = hook
     Planner.fiber_recovery = FiberRecovery(retry=1, retry_at_most=1, max_age=60)
-    async with hosting(Planner, url=store_url, life="2", shutdown_timeout=0) as host:
-        await asyncio.sleep(200)
-        assert (Planner.runs, sorted(Planner.log)) == (2, [1, 2])
-        assert await noted(host) == []
+    host = await world.next_life(Planner, shutdown_timeout=0)
+    await asyncio.sleep(200)
+    assert (Planner.runs, sorted(Planner.log)) == (2, [1, 2])
+    assert await noted(host) == []
 
 
-async def test_after_an_agent_was_destroyed_nothing_is_left(store_url: str) -> None:
+async def test_after_an_agent_was_destroyed_nothing_is_left(world: World) -> None:
     async def act(agent: Planner, run: int) -> None:
         await agent.schedule(0, agent.note, run)
         await forever()
@@ -223,17 +223,17 @@ async def test_after_an_agent_was_destroyed_nothing_is_left(store_url: str) -> N
         return await agent.delete_sub_agent(Child, "c")  # type: ignore[no-any-return]
 
     Planner.act = act
-    async with hosting(Parent, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Parent, "p").do(both)
-        await asyncio.sleep(10)
-        assert len(await noted(host)) == 4
-        assert await host.get(Parent, "p").do(delete)
-        assert [agent for agent, *_ in await noted(host)] == ["Parent/p"] * 2
-        await host.get(Parent, "p").destroy()
-        assert await noted(host) == []
+    host = await world.host(Parent, shutdown_timeout=0)
+    await host.get(Parent, "p").do(both)
+    await asyncio.sleep(10)
+    assert len(await noted(host)) == 4
+    assert await host.get(Parent, "p").do(delete)
+    assert [agent for agent, *_ in await noted(host)] == ["Parent/p"] * 2
+    await host.get(Parent, "p").destroy()
+    assert await noted(host) == []
 
 
-async def test_what_is_joined_after_the_agent_was_stopped_in_the_process(store_url: str) -> None:
+async def test_what_is_joined_after_the_agent_was_stopped_in_the_process(world: World) -> None:
     """A death of the agent alone: its parent aborts it."""
 
     async def act(agent: Planner, run: int) -> None:
@@ -251,11 +251,11 @@ async def test_what_is_joined_after_the_agent_was_stopped_in_the_process(store_u
         await (await agent.sub_agent(Child, "c")).get_schedules()
 
     Planner.act = act
-    async with hosting(Parent, url=store_url) as Planner.host:
-        await Planner.host.get(Parent, "p").do(begin)
-        await asyncio.sleep(10)
-        await Planner.host.get(Parent, "p").do(poke)
-        await asyncio.sleep(10)
-        assert Planner.runs == 2
-        assert sorted(Planner.log) == ["fiber", "now"]
-        assert await noted(Planner.host) == []
+    Planner.host = await world.host(Parent)
+    await Planner.host.get(Parent, "p").do(begin)
+    await asyncio.sleep(10)
+    await Planner.host.get(Parent, "p").do(poke)
+    await asyncio.sleep(10)
+    assert Planner.runs == 2
+    assert sorted(Planner.log) == ["fiber", "now"]
+    assert await noted(Planner.host) == []

@@ -165,7 +165,7 @@ async def test_operators_may_call_what_the_battery_names(store_url: str) -> None
 
     async with hosting(Worker, url=store_url, admin=True):
         assert await ask("add_task", n=3) == {"added": 3}
-        with pytest.raises(AdminRefused, match="Worker has no 'secret' for operators"):
+        with pytest.raises(AdminRefused, match="operators cannot call 'secret' of Worker"):
             await ask("secret")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from families import Node, below, forget, furnish, owned_tables, rows_under
 from outlast import AgentDestroyed, FiberContext
-from support import forever, hosting, listen
+from support import World, forever, hosting, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -74,113 +74,111 @@ def _fresh() -> None:
 # --- what goes -----------------------------------------------------------------------------------
 
 
-async def test_every_row_of_it_and_of_all_below_it_goes_and_no_other_does(store_url: str) -> None:
-    async with hosting(Node, url=store_url, shutdown_timeout=0) as host:
-        deleted = listen(host, "sub_agent:deleted")
-        root = host.get(Node, "r")
-        for names in ((), ("a",), ("a", "b", "c"), ("ab",), ("a", "0"), ("a0",)):
-            await furnish(host, await below(root, *names))
-        of_child = await rows_under(host, "Node/r/Node/a")
-        assert of_child.keys() == (await owned_tables(host)).keys(), "something of everything"
-        kept = await rows_under(host, "Node/r")
-        for table, rows in of_child.items():
-            kept[table] = [row for row in kept[table] if row not in rows]
-        kept["sub_agents"] = [
-            row for row in kept["sub_agents"] if row[:3] != ("Node/r", "Node", "a")
-        ]
-        assert await root.delete_sub_agent(Node, "a") is True
-        assert await rows_under(host, "Node/r/Node/a") == {}
-        left = await rows_under(host, "Node/r")
-        assert left.pop("agents") != kept.pop("agents")
-        assert left == kept
-        assert [event.payload for event in deleted] == [{"child": "Node/r/Node/a"}]
-        assert await root.has_sub_agent(Node, "a") is False
-        assert await root.delete_sub_agent(Node, "a") is False
-        await asyncio.sleep(3600)
-        assert await rows_under(host, "Node/r/Node/a") == {}
+async def test_every_row_of_it_and_of_all_below_it_goes_and_no_other_does(world: World) -> None:
+    host = await world.host(Node, shutdown_timeout=0)
+    deleted = listen(host, "sub_agent:deleted")
+    root = host.get(Node, "r")
+    for names in ((), ("a",), ("a", "b", "c"), ("ab",), ("a", "0"), ("a0",)):
+        await furnish(host, await below(root, *names))
+    of_child = await rows_under(host, "Node/r/Node/a")
+    assert of_child.keys() == (await owned_tables(host)).keys(), "something of everything"
+    kept = await rows_under(host, "Node/r")
+    for table, rows in of_child.items():
+        kept[table] = [row for row in kept[table] if row not in rows]
+    kept["sub_agents"] = [row for row in kept["sub_agents"] if row[:3] != ("Node/r", "Node", "a")]
+    assert await root.delete_sub_agent(Node, "a") is True
+    assert await rows_under(host, "Node/r/Node/a") == {}
+    left = await rows_under(host, "Node/r")
+    assert left.pop("agents") != kept.pop("agents")
+    assert left == kept
+    assert [event.payload for event in deleted] == [{"child": "Node/r/Node/a"}]
+    assert await root.has_sub_agent(Node, "a") is False
+    assert await root.delete_sub_agent(Node, "a") is False
+    await asyncio.sleep(3600)
+    assert await rows_under(host, "Node/r/Node/a") == {}
 
 
-async def test_what_is_not_in_memory_goes_too(store_url: str) -> None:
-    async with hosting(Node, url=store_url, shutdown_timeout=0) as host:
-        await furnish(host, await below(host.get(Node, "r"), "a", "b"))
-    async with hosting(Node, url=store_url, life="2", shutdown_timeout=0) as host:
-        assert host._boot_task is not None
-        host._boot_task.cancel()
-        assert await host.get(Node, "r").delete_sub_agent(Node, "a") is True
-        assert await rows_under(host, "Node/r/Node/a") == {}
+async def test_what_is_not_in_memory_goes_too(world: World) -> None:
+    host = await world.host(Node, shutdown_timeout=0)
+    await furnish(host, await below(host.get(Node, "r"), "a", "b"))
+    host = await world.next_life(shutdown_timeout=0)
+    assert host._boot_task is not None
+    host._boot_task.cancel()
+    assert await host.get(Node, "r").delete_sub_agent(Node, "a") is True
+    assert await rows_under(host, "Node/r/Node/a") == {}
 
 
-async def test_a_stub_of_a_deleted_one_brings_nothing_back(store_url: str) -> None:
-    async with hosting(Node, url=store_url) as host:
-        root = host.get(Node, "r")
-        child, deep = await below(root, "a"), await below(root, "a", "b")
-        await deep.put("key")
-        await root.delete_sub_agent(Node, "a")
-        forget()
-        for stub in (child, deep):
-            for _ in range(3):
-                with pytest.raises(AgentDestroyed, match=r"was deleted, or never made"):
-                    await stub.put("ghost")
-            with pytest.raises(AgentDestroyed):
-                await stub.sub_agent(Node, "ghost")
-        assert Node.starts == []
-        assert await rows_under(host, "Node/r/Node/a") == {}
-        assert await root.list_sub_agents() == []
+async def test_a_stub_of_a_deleted_one_brings_nothing_back(world: World) -> None:
+    host = await world.host(Node)
+    root = host.get(Node, "r")
+    child, deep = await below(root, "a"), await below(root, "a", "b")
+    await deep.put("key")
+    await root.delete_sub_agent(Node, "a")
+    forget()
+    for stub in (child, deep):
+        for _ in range(3):
+            with pytest.raises(AgentDestroyed, match=r"was deleted, or never made"):
+                await stub.put("ghost")
+        with pytest.raises(AgentDestroyed):
+            await stub.sub_agent(Node, "ghost")
+    assert Node.starts == []
+    assert await rows_under(host, "Node/r/Node/a") == {}
+    assert await root.list_sub_agents() == []
 
 
-async def test_a_new_one_under_its_name_has_nothing_of_the_old_one(store_url: str) -> None:
-    async with hosting(Node, url=store_url, shutdown_timeout=0) as host:
-        root = host.get(Node, "r")
-        old = await below(root, "a")
-        await furnish(host, old)
-        await root.delete_sub_agent(Node, "a")
-        new = await below(root, "a")
-        assert await new.everything() == {}
-        assert await new.facts() == (None, None)
-        assert await new.list_fibers() == []
-        assert await new.get_schedules() == []
-        assert await new.list_sub_agents() == []
-        await new.put("new")
-        assert await old.everything() == {"new": True}  # the old stub stands for the same name
+async def test_a_new_one_under_its_name_has_nothing_of_the_old_one(world: World) -> None:
+    host = await world.host(Node, shutdown_timeout=0)
+    root = host.get(Node, "r")
+    old = await below(root, "a")
+    await furnish(host, old)
+    await root.delete_sub_agent(Node, "a")
+    new = await below(root, "a")
+    assert await new.everything() == {}
+    assert await new.facts() == (None, None)
+    assert await new.list_fibers() == []
+    assert await new.get_schedules() == []
+    assert await new.list_sub_agents() == []
+    await new.put("new")
+    assert await old.everything() == {"new": True}  # the old stub stands for the same name
 
 
 async def test_work_of_a_deleted_one_stops_and_is_never_recovered(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with hosting(Node, url=store_url) as host:
-        root, child = host.get(Node, "r"), await below(host.get(Node, "r"), "a")
-        deep = await below(child, "b")
-        for node in (child, deep):
-            await node.begin(10)
-            await node.begin(10, id="managed")
-            await node.later(7)
-        await asyncio.sleep(5)
-        await root.delete_sub_agent(Node, "a")
-        begun = [*Node.log]
-        await asyncio.sleep(1000)
-        await host.until_settled()
-        assert Node.log == begun
-        assert caplog.records == []
-    async with hosting(Node, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert Node.log == begun
+    host = await world.host(Node)
+    root, child = host.get(Node, "r"), await below(host.get(Node, "r"), "a")
+    deep = await below(child, "b")
+    for node in (child, deep):
+        await node.begin(10)
+        await node.begin(10, id="managed")
+        await node.later(7)
+    await asyncio.sleep(5)
+    await root.delete_sub_agent(Node, "a")
+    begun = [*Node.log]
+    await asyncio.sleep(1000)
+    await host.until_settled()
+    assert Node.log == begun
+    assert caplog.records == []
+    host = await world.next_life()
+    await host.until_settled()
+    assert Node.log == begun
 
 
 # --- while it goes -------------------------------------------------------------------------------
 
 
-async def test_whoever_is_inside_is_told(store_url: str) -> None:
-    async with hosting(Node, url=store_url) as host:
-        root, child = host.get(Node, "r"), await below(host.get(Node, "r"), "a")
-        deep = await below(child, "b")
-        calls = [asyncio.create_task(node.wait()) for node in (child, child, deep, root)]
-        await asyncio.sleep(1)
-        assert await root.delete_sub_agent(Node, "a") is True
-        answers = await asyncio.gather(*calls[:3], return_exceptions=True)
-        assert [str(answer) for answer in answers] == ["Node/r/Node/a was destroyed"] * 3
-        assert all(isinstance(answer, AgentDestroyed) for answer in answers)
-        assert not calls[3].done()
-        calls[3].cancel()
+async def test_whoever_is_inside_is_told(world: World) -> None:
+    host = await world.host(Node)
+    root, child = host.get(Node, "r"), await below(host.get(Node, "r"), "a")
+    deep = await below(child, "b")
+    calls = [asyncio.create_task(node.wait()) for node in (child, child, deep, root)]
+    await asyncio.sleep(1)
+    assert await root.delete_sub_agent(Node, "a") is True
+    answers = await asyncio.gather(*calls[:3], return_exceptions=True)
+    assert [str(answer) for answer in answers] == ["Node/r/Node/a was destroyed"] * 3
+    assert all(isinstance(answer, AgentDestroyed) for answer in answers)
+    assert not calls[3].done()
+    calls[3].cancel()
 
 
 async def test_calls_that_come_meanwhile_wait_and_reach_nothing_of_the_old_one(
@@ -230,15 +228,15 @@ async def test_making_one_while_it_is_deleted_gives_the_old_or_a_new_one_but_no_
             await root.delete_sub_agent(Node, "a")
 
 
-async def test_two_who_delete_it_at_once_delete_it_once(store_url: str) -> None:
-    async with hosting(Node, url=store_url) as host:
-        deleted = listen(host, "sub_agent:deleted")
-        root = host.get(Node, "r")
-        await (await below(root, "a", "b")).put("key")
-        answers = await asyncio.gather(*(root.delete_sub_agent(Node, "a") for _ in range(5)))
-        assert sorted(answers) == [False] * 4 + [True]
-        assert len(deleted) == 1
-        assert set(await rows_under(host, "Node/r")) == {"agents"}
+async def test_two_who_delete_it_at_once_delete_it_once(world: World) -> None:
+    host = await world.host(Node)
+    deleted = listen(host, "sub_agent:deleted")
+    root = host.get(Node, "r")
+    await (await below(root, "a", "b")).put("key")
+    answers = await asyncio.gather(*(root.delete_sub_agent(Node, "a") for _ in range(5)))
+    assert sorted(answers) == [False] * 4 + [True]
+    assert len(deleted) == 1
+    assert set(await rows_under(host, "Node/r")) == {"agents"}
 
 
 async def test_an_agent_and_the_one_above_it_are_deleted_at_once(store_url: str) -> None:
@@ -261,99 +259,97 @@ async def test_an_agent_and_the_one_above_it_are_deleted_at_once(store_url: str)
 
 
 async def test_what_a_deleted_one_had_handed_over_is_not_written_after_its_deletion(
-    store_url: str,
+    world: World,
 ) -> None:
-    async with hosting(Node, url=store_url) as host:
-        root = host.get(Node, "r")
-        for n in range(10):
-            child = await below(root, "a")
-            await child.identity()
-            writes = [asyncio.create_task(child.put(f"{n} {m}")) for m in range(10)]
-            for _ in range(n):
-                await asyncio.sleep(0)
-            assert await root.delete_sub_agent(Node, "a") is True
-            await asyncio.gather(*writes, return_exceptions=True)
-            assert await rows_under(host, "Node/r/Node/a") == {}
+    host = await world.host(Node)
+    root = host.get(Node, "r")
+    for n in range(10):
+        child = await below(root, "a")
+        await child.identity()
+        writes = [asyncio.create_task(child.put(f"{n} {m}")) for m in range(10)]
+        for _ in range(n):
+            await asyncio.sleep(0)
+        assert await root.delete_sub_agent(Node, "a") is True
+        await asyncio.gather(*writes, return_exceptions=True)
+        assert await rows_under(host, "Node/r/Node/a") == {}
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
 async def test_a_fiber_that_does_not_stop_can_write_nothing_later(
-    store_url: str, again: bool, caplog: pytest.LogCaptureFixture
+    world: World, again: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with hosting(Node, url=store_url) as host:
-        root = host.get(Node, "r")
-        child = await below(root, "a")
-        await child.begin_stubborn()
-        await asyncio.sleep(1)
-        await root.delete_sub_agent(Node, "a")
-        if again:
-            new = await below(root, "a")
-            await (await below(new, "kept")).put("new")
-            await new.put("new")
-        before = await rows_under(host, "Node/r")
-        await asyncio.sleep(200)
-        delete, destroy = "AgentDestroyed" if again else "False", "None"
-        assert Node.log == [*["AgentDestroyed"] * 6, delete, destroy]
-        assert await rows_under(host, "Node/r") == before
-        if again:
-            assert await (await below(root, "a", "kept")).everything() == {"new": True}
-        assert caplog.records == []
+    host = await world.host(Node)
+    root = host.get(Node, "r")
+    child = await below(root, "a")
+    await child.begin_stubborn()
+    await asyncio.sleep(1)
+    await root.delete_sub_agent(Node, "a")
+    if again:
+        new = await below(root, "a")
+        await (await below(new, "kept")).put("new")
+        await new.put("new")
+    before = await rows_under(host, "Node/r")
+    await asyncio.sleep(200)
+    delete, destroy = "AgentDestroyed" if again else "False", "None"
+    assert Node.log == [*["AgentDestroyed"] * 6, delete, destroy]
+    assert await rows_under(host, "Node/r") == before
+    if again:
+        assert await (await below(root, "a", "kept")).everything() == {"new": True}
+    assert caplog.records == []
 
 
 # --- by itself -----------------------------------------------------------------------------------
 
 
-async def test_one_that_deletes_itself_goes_on_but_can_write_nothing(store_url: str) -> None:
-    async with hosting(Member, url=store_url) as host:
-        child = await member(host, "a")
-        await child.put("key")
-        other = asyncio.create_task(child.wait())
-        await asyncio.sleep(1)
-        assert await child.delete_me() == "goes on"
-        with pytest.raises(AgentDestroyed):
-            await other
-        assert set(await rows_under(host, "Member/r")) == {"agents"}
+async def test_one_that_deletes_itself_goes_on_but_can_write_nothing(world: World) -> None:
+    host = await world.host(Member)
+    child = await member(host, "a")
+    await child.put("key")
+    other = asyncio.create_task(child.wait())
+    await asyncio.sleep(1)
+    assert await child.delete_me() == "goes on"
+    with pytest.raises(AgentDestroyed):
+        await other
+    assert set(await rows_under(host, "Member/r")) == {"agents"}
 
 
 @pytest.mark.parametrize("by", ["fiber", "schedule"])
 async def test_one_whose_own_work_deletes_it_leaves_nothing_and_no_error(
-    store_url: str, by: str, caplog: pytest.LogCaptureFixture
+    world: World, by: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with hosting(Member, url=store_url) as host:
-        child = await member(host, "a")
-        await child.begin(100)
-        await (child.delete_me_in_a_fiber() if by == "fiber" else child.delete_me_by_schedule())
-        await asyncio.sleep(10)
-        assert Node.log.count("deleted") == 1
-        await asyncio.sleep(1000)
-        await host.until_settled()
-        assert set(await rows_under(host, "Member/r")) == {"agents"}
-        assert [record.getMessage() for record in caplog.records] == []
-        with pytest.raises(AgentDestroyed):
-            await child.identity()
+    host = await world.host(Member)
+    child = await member(host, "a")
+    await child.begin(100)
+    await (child.delete_me_in_a_fiber() if by == "fiber" else child.delete_me_by_schedule())
+    await asyncio.sleep(10)
+    assert Node.log.count("deleted") == 1
+    await asyncio.sleep(1000)
+    await host.until_settled()
+    assert set(await rows_under(host, "Member/r")) == {"agents"}
+    assert [record.getMessage() for record in caplog.records] == []
+    with pytest.raises(AgentDestroyed):
+        await child.identity()
 
 
-async def test_one_that_deletes_itself_may_make_its_successor(store_url: str) -> None:
-    async with hosting(Member, url=store_url) as host:
-        child = await member(host, "a")
-        await child.put("old")
-        await child.begin(100)
-        assert await child.delete_me_and_come_again() == {"new": True}
-        assert await child.everything() == {"new": True}
-        assert asyncio.get_running_loop().time() < 1, "it did not wait for itself"
+async def test_one_that_deletes_itself_may_make_its_successor(world: World) -> None:
+    host = await world.host(Member)
+    child = await member(host, "a")
+    await child.put("old")
+    await child.begin(100)
+    assert await child.delete_me_and_come_again() == {"new": True}
+    assert await child.everything() == {"new": True}
+    assert asyncio.get_running_loop().time() < 1, "it did not wait for itself"
 
 
-async def test_a_deletion_is_no_part_of_a_commit_block(store_url: str) -> None:
-    async with hosting(Member, url=store_url) as host:
-        child = await member(host, "a")
-        await child.put("key")
-        with pytest.raises(
-            RuntimeError, match=r"delete_sub_agent\(\) is a commit of its own.*after"
-        ):
-            await (await member(host)).delete_in_a_block("a")
-        assert await child.everything() == {"key": True}
-        assert await (await member(host)).everything() == {}
+async def test_a_deletion_is_no_part_of_a_commit_block(world: World) -> None:
+    host = await world.host(Member)
+    child = await member(host, "a")
+    await child.put("key")
+    with pytest.raises(RuntimeError, match=r"delete_sub_agent\(\) is a commit of its own.*after"):
+        await (await member(host)).delete_in_a_block("a")
+    assert await child.everything() == {"key": True}
+    assert await (await member(host)).everything() == {}
 
 
 async def test_a_deletion_that_is_given_up_is_done_or_not_done(store_url: str) -> None:
@@ -380,7 +376,7 @@ async def test_a_deletion_that_is_given_up_is_done_or_not_done(store_url: str) -
             assert set(await rows_under(host, "Node/r")) == {"agents"}
 
 
-async def test_a_caller_that_does_not_stop_is_let_go_all_the_same(store_url: str) -> None:
+async def test_a_caller_that_does_not_stop_is_let_go_all_the_same(world: World) -> None:
     class Deaf(Node):
         async def wait(self) -> None:
             with contextlib.suppress(asyncio.CancelledError):
@@ -389,13 +385,13 @@ async def test_a_caller_that_does_not_stop_is_let_go_all_the_same(store_url: str
             await self.storage.put("ghost", True)
 
     Deaf.sub_agents = [Deaf]
-    async with hosting(Deaf, url=store_url) as host:
-        root = host.get(Deaf, "r")
-        child = await root.sub_agent(Deaf, "a")
-        call = asyncio.create_task(child.wait())
-        await asyncio.sleep(1)
-        assert await root.delete_sub_agent(Deaf, "a") is True
-        assert asyncio.get_running_loop().time() == 1
-        with pytest.raises(AgentDestroyed):
-            await call
-        assert set(await rows_under(host, "Deaf/r")) == {"agents"}
+    host = await world.host(Deaf)
+    root = host.get(Deaf, "r")
+    child = await root.sub_agent(Deaf, "a")
+    call = asyncio.create_task(child.wait())
+    await asyncio.sleep(1)
+    assert await root.delete_sub_agent(Deaf, "a") is True
+    assert asyncio.get_running_loop().time() == 1
+    with pytest.raises(AgentDestroyed):
+        await call
+    assert set(await rows_under(host, "Deaf/r")) == {"agents"}

@@ -9,7 +9,7 @@ import pytest
 from planner import Planner, die_in, fresh, noted, start_march
 
 from outlast import FiberContext, FiberRecoveryContext, Host
-from support import forever, hosting
+from support import World, forever
 
 pytestmark = pytest.mark.virtual_time
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.virtual_time
 _fresh = pytest.fixture(autouse=True)(fresh)
 
 
-async def lead(march: Any, url: str) -> None:
+async def lead(march: Any, world: World) -> None:
     """Two lives of a fiber; it never ends in the first, and goes on from its snapshot in the second."""
 
     class Marcher(Planner):
@@ -27,18 +27,19 @@ async def lead(march: Any, url: str) -> None:
             if Planner.runs == 1:
                 await forever()
 
-    async with hosting(Marcher, url=url, shutdown_timeout=0) as host:
-        await host.get(Marcher, "p").do(
-            lambda agent: agent.start_fiber("march", agent.march, "begin", id="m")
-        )
-        await asyncio.sleep(60)
-    async with hosting(Marcher, url=url, life="2") as host:
-        await asyncio.sleep(300)
-        assert Planner.runs == 2
-        assert await noted(host) == []
+    host = await world.host(Marcher)
+    await host.get(Marcher, "p").do(
+        lambda agent: agent.start_fiber("march", agent.march, "begin", id="m")
+    )
+    await asyncio.sleep(60)
+    await world.kill()
+    host = await world.next_life()
+    await asyncio.sleep(300)
+    assert Planner.runs == 2
+    assert await noted(host) == []
 
 
-async def test_a_fiber_that_goes_on_from_its_snapshot_admits_the_rest(store_url: str) -> None:
+async def test_a_fiber_that_goes_on_from_its_snapshot_admits_the_rest(world: World) -> None:
     async def march(agent: Planner, fiber: FiberContext, run: int) -> None:
         if run == 1:
             await agent.start_fiber("child", agent.child, "before")
@@ -49,11 +50,11 @@ async def test_a_fiber_that_goes_on_from_its_snapshot_admits_the_rest(store_url:
             await agent.start_fiber("child", agent.child, "after")
             await agent.schedule(0, agent.note, "after")
 
-    await lead(march, store_url)
+    await lead(march, world)
     assert sorted(Planner.log) == ["after"] * 6 + ["before"] * 2
 
 
-async def test_a_fiber_that_skips_what_it_had_done_joins_no_other_work(store_url: str) -> None:
+async def test_a_fiber_that_skips_what_it_had_done_joins_no_other_work(world: World) -> None:
     """The first of a name in one run need not be the first in another, and it must not be lost."""
 
     async def march(agent: Planner, fiber: FiberContext, run: int) -> None:
@@ -66,7 +67,7 @@ async def test_a_fiber_that_skips_what_it_had_done_joins_no_other_work(store_url
         if run == 2:
             await agent.start_fiber("child", agent.child)  # no input is not None
 
-    await lead(march, store_url)
+    await lead(march, world)
     assert sorted(Planner.log, key=str) == [
         None,  # which was given, and
         None,  # which was not
@@ -78,7 +79,7 @@ async def test_a_fiber_that_skips_what_it_had_done_joins_no_other_work(store_url
     ]
 
 
-async def test_admissions_between_equal_stashes_are_admissions_each(store_url: str) -> None:
+async def test_admissions_between_equal_stashes_are_admissions_each(world: World) -> None:
     async def march(agent: Planner, fiber: FiberContext, run: int) -> None:
         if run == 2:
             return
@@ -87,12 +88,12 @@ async def test_admissions_between_equal_stashes_are_admissions_each(store_url: s
             await agent.schedule(0, agent.note, "alike")
             await fiber.stash("equal")
 
-    await lead(march, store_url)
+    await lead(march, world)
     assert Planner.log == ["alike"] * 6
 
 
 async def test_a_stash_and_an_admission_in_one_commit_block_are_both_there_or_both_not(
-    store_url: str,
+    world: World,
 ) -> None:
     async def march(agent: Planner, fiber: FiberContext, run: int) -> None:
         for n in range(0 if fiber.snapshot == "begin" else fiber.snapshot, 3):
@@ -109,13 +110,13 @@ async def test_a_stash_and_an_admission_in_one_commit_block_are_both_there_or_bo
                 await agent.schedule(0, agent.note, "alike")
                 await fiber.stash(n + 1)
 
-    await lead(march, store_url)
+    await lead(march, world)
     assert Planner.log == ["alike"] * 6
 
 
 @pytest.mark.parametrize("managed", [False, True])
 async def test_a_fiber_that_takes_the_place_of_another_joins_what_that_had_admitted(
-    store_url: str, managed: bool
+    world: World, managed: bool
 ) -> None:
     async def march(agent: Planner, run: int) -> None:
         if run == 1:
@@ -132,16 +133,16 @@ async def test_a_fiber_that_takes_the_place_of_another_joins_what_that_had_admit
 
         await (start_march(host) if managed else host.get(Planner, "p").do(plain))
 
-    await die_in(march, store_url, begin)
+    await die_in(march, world, begin)
     Planner.recover = recover
-    async with hosting(Planner, url=store_url, life="2") as host:
-        await asyncio.sleep(60)
-        assert Planner.runs == 2
-        assert sorted(Planner.log) == ["fiber", "now"]
-        assert await noted(host) == []
+    host = await world.next_life(Planner)
+    await asyncio.sleep(60)
+    assert Planner.runs == 2
+    assert sorted(Planner.log) == ["fiber", "now"]
+    assert await noted(host) == []
 
 
-async def test_a_new_fiber_under_an_old_id_admits_anew(store_url: str) -> None:
+async def test_a_new_fiber_under_an_old_id_admits_anew(world: World) -> None:
     async def act(agent: Planner, run: int) -> None:
         await agent.start_fiber("slow", slow, "here")
         await Planner.host.get(Planner, "other").begin("there")
@@ -156,10 +157,10 @@ async def test_a_new_fiber_under_an_old_id_admits_anew(store_url: str) -> None:
         assert await agent.delete_fibers() == 1
 
     Planner.act = act
-    async with hosting(Planner, url=store_url) as Planner.host:
-        for _ in range(2):
-            await Planner.host.get(Planner, "p").do(go)
-            await asyncio.sleep(10)
-        await Planner.host.until_settled()
-        assert Planner.runs == 2
-        assert sorted(Planner.log) == ["here", "here", "now", "now", "there", "there"]
+    Planner.host = await world.host(Planner)
+    for _ in range(2):
+        await Planner.host.get(Planner, "p").do(go)
+        await asyncio.sleep(10)
+    await Planner.host.until_settled()
+    assert Planner.runs == 2
+    assert sorted(Planner.log) == ["here", "here", "now", "now", "there", "there"]

@@ -10,7 +10,7 @@ import pytest
 from outlast import Agent, FiberCancelled, FiberContext, Host, NotInFiber
 from outlast.agent.fibers.sql import BY_ID
 from outlast.store.operations import Query
-from support import alarm_rows, fiber_rows, forever, hosting
+from support import World, alarm_rows, fiber_rows, forever
 
 pytestmark = pytest.mark.virtual_time
 
@@ -46,58 +46,58 @@ def _fresh() -> None:
 
 
 @pytest.mark.invariant("A19")
-async def test_starts_with_one_id_at_once_run_the_code_once(store_url: str) -> None:
-    async with hosting(Worker, url=store_url) as host:
-        worker = host.get(Worker, "a")
-        ends = await asyncio.gather(*(worker.start() for _ in range(3)))
-        await host.until_settled()
-        assert ends == ["completed"] * 3
-        assert Worker.log == ["start", "end"]
-        assert await worker.done() == 1
+async def test_starts_with_one_id_at_once_run_the_code_once(world: World) -> None:
+    host = await world.host(Worker)
+    worker = host.get(Worker, "a")
+    ends = await asyncio.gather(*(worker.start() for _ in range(3)))
+    await host.until_settled()
+    assert ends == ["completed"] * 3
+    assert Worker.log == ["start", "end"]
+    assert await worker.done() == 1
 
 
 @pytest.mark.invariant("A19")
-async def test_a_fiber_started_twice_at_once_can_still_be_cancelled(store_url: str) -> None:
-    async with hosting(Worker, url=store_url) as host:
-        worker = host.get(Worker, "a")
-        await asyncio.gather(*(worker.start(wait=False) for _ in range(3)))
-        await asyncio.sleep(1)
-        assert await worker.cancel_fiber("x") is True
-        await host.until_settled()
-        assert Worker.log == ["start"]
-        assert await fiber_rows(host, "id, status") == [("x", "aborted")]
+async def test_a_fiber_started_twice_at_once_can_still_be_cancelled(world: World) -> None:
+    host = await world.host(Worker)
+    worker = host.get(Worker, "a")
+    await asyncio.gather(*(worker.start(wait=False) for _ in range(3)))
+    await asyncio.sleep(1)
+    assert await worker.cancel_fiber("x") is True
+    await host.until_settled()
+    assert Worker.log == ["start"]
+    assert await fiber_rows(host, "id, status") == [("x", "aborted")]
 
 
 @pytest.mark.invariant("A19")
 async def test_a_start_whose_look_was_overtaken_by_the_other_start_does_not_wait_for_its_end(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with hosting(Worker, url=store_url) as host:
-        worker = host.get(Worker, "a")
-        await worker.done()
-        fetch, looks, both = host.store.fetch, [], asyncio.Event()
+    host = await world.host(Worker)
+    worker = host.get(Worker, "a")
+    await worker.done()
+    fetch, looks, both = host.store.fetch, [], asyncio.Event()
 
-        async def slow(query: Query, *arguments: Any) -> list[Any]:
-            rows = await fetch(query, *arguments)
-            if query is BY_ID and len(looks) < 2:
-                looks.append(rows)
-                is_second = len(looks) == 2
-                if is_second:
-                    both.set()
-                await both.wait()  # nothing is stored before both have looked
-                if is_second:
-                    await asyncio.sleep(1)  # the answer travels; the other fiber is stored
-            return rows
+    async def slow(query: Query, *arguments: Any) -> list[Any]:
+        rows = await fetch(query, *arguments)
+        if query is BY_ID and len(looks) < 2:
+            looks.append(rows)
+            is_second = len(looks) == 2
+            if is_second:
+                both.set()
+            await both.wait()  # nothing is stored before both have looked
+            if is_second:
+                await asyncio.sleep(1)  # the answer travels; the other fiber is stored
+        return rows
 
-        monkeypatch.setattr(host.store, "fetch", slow)
-        await asyncio.gather(*(worker.start(wait=False) for _ in range(2)))
-        assert looks[:2] == [[], []]
-        assert await worker.cancel_fiber("x") is True
-        assert Worker.log == ["start"]
+    monkeypatch.setattr(host.store, "fetch", slow)
+    await asyncio.gather(*(worker.start(wait=False) for _ in range(2)))
+    assert looks[:2] == [[], []]
+    assert await worker.cancel_fiber("x") is True
+    assert Worker.log == ["start"]
 
 
 async def test_an_id_is_used_again_while_the_code_of_its_last_fiber_still_unwinds(
-    store_url: str,
+    world: World,
 ) -> None:
     log: list[Any] = []
 
@@ -125,14 +125,14 @@ async def test_an_id_is_used_again_while_the_code_of_its_last_fiber_still_unwind
         async def on_fiber_recovered(self, fiber: Any) -> None:
             log.append("recovered")
 
-    async with hosting(Reuser, url=store_url) as host:
-        await host.get(Reuser, "a").go()
-        await asyncio.sleep(3)
-        assert log == ["old left"]
-        assert await fiber_rows(host) == [("x", "running", '"new"')]
-        await host.until_settled()
-        assert log == ["old left", "new done"]
-        assert await fiber_rows(host) == [("x", "completed", '"new"')]
+    host = await world.host(Reuser)
+    await host.get(Reuser, "a").go()
+    await asyncio.sleep(3)
+    assert log == ["old left"]
+    assert await fiber_rows(host) == [("x", "running", '"new"')]
+    await host.until_settled()
+    assert log == ["old left", "new done"]
+    assert await fiber_rows(host) == [("x", "completed", '"new"')]
 
 
 # --- commit blocks -------------------------------------------------------------------------------
@@ -170,32 +170,32 @@ class Woken(Agent):
 
 
 async def test_a_commit_block_does_not_reach_into_an_agent_that_is_woken_inside_it(
-    store_url: str,
+    world: World,
 ) -> None:
-    async with hosting(Waker, Woken, url=store_url) as Waker.host:
-        with pytest.raises(OSError, match="given up"):
-            await Waker.host.get(Waker, "a").go()
-        assert await Waker.host.get(Waker, "a").notes() == ["on_start"]
+    Waker.host = await world.host(Waker, Woken)
+    with pytest.raises(OSError, match="given up"):
+        await Waker.host.get(Waker, "a").go()
+    assert await Waker.host.get(Waker, "a").notes() == ["on_start"]
 
 
 async def test_a_commit_block_does_not_reach_into_a_recovery_that_begins_inside_it(
-    store_url: str,
+    world: World,
 ) -> None:
-    async with hosting(Waker, Woken, url=store_url, shutdown_timeout=0) as Waker.host:
-        await Waker.host.get(Woken, "b").leave()
-    async with hosting(Waker, Woken, url=store_url, life="2") as host:
-        Waker.host = host
-        assert host._boot_task is not None
-        host._boot_task.cancel()  # so that it is the call that wakes it
-        with pytest.raises(OSError, match="given up"):
-            await host.get(Waker, "a").go()
-        await host.until_settled()
-        assert await fiber_rows(host) == []
-        assert await host.get(Waker, "a").notes() == ["hook", "on_start"]
+    Waker.host = await world.host(Waker, Woken, shutdown_timeout=0)
+    await Waker.host.get(Woken, "b").leave()
+    host = await world.next_life()
+    Waker.host = host
+    assert host._boot_task is not None
+    host._boot_task.cancel()  # so that it is the call that wakes it
+    with pytest.raises(OSError, match="given up"):
+        await host.get(Waker, "a").go()
+    await host.until_settled()
+    assert await fiber_rows(host) == []
+    assert await host.get(Waker, "a").notes() == ["hook", "on_start"]
 
 
 async def test_cancelling_one_fiber_of_a_commit_block_leaves_the_others_alone(
-    store_url: str,
+    world: World,
 ) -> None:
     ran: list[Any] = []
 
@@ -216,16 +216,16 @@ async def test_cancelling_one_fiber_of_a_commit_block_leaves_the_others_alone(
         async def on_fiber_recovered(self, fiber: Any) -> None:
             ran.append(f"recovered {fiber.name}")
 
-    async with hosting(Starter, url=store_url) as host:
-        one, two = await host.get(Starter, "a").go()
-        await host.until_settled()
-        assert (type(one), two) == (FiberCancelled, 2)
-        assert sorted(ran) == [2, 3]
-        assert await fiber_rows(host, "id, status") == [("three", "completed")]
-        assert await alarm_rows(host) == []
+    host = await world.host(Starter)
+    one, two = await host.get(Starter, "a").go()
+    await host.until_settled()
+    assert (type(one), two) == (FiberCancelled, 2)
+    assert sorted(ran) == [2, 3]
+    assert await fiber_rows(host, "id, status") == [("three", "completed")]
+    assert await alarm_rows(host) == []
 
 
-async def test_a_commit_block_is_used_once(sqlite_url: str) -> None:
+async def test_a_commit_block_is_used_once(sqlite_world: World) -> None:
     class Reuser(Agent):
         async def go(self) -> dict[str, Any]:
             block = self.commit()
@@ -237,8 +237,8 @@ async def test_a_commit_block_is_used_once(sqlite_url: str) -> None:
                     await self.storage.put("m", 1)
             return await self.storage.list()
 
-    async with hosting(Reuser, url=sqlite_url) as host:
-        assert await host.get(Reuser, "a").go() == {"n": 2}
+    host = await sqlite_world.host(Reuser)
+    assert await host.get(Reuser, "a").go() == {"n": 2}
 
 
 # --- state ---------------------------------------------------------------------------------------
@@ -261,28 +261,28 @@ class Player(Agent):
         return int(self.state)
 
 
-async def test_changes_of_the_state_at_once_build_on_each_other(store_url: str) -> None:
-    async with hosting(Player, url=store_url) as host:
-        player = host.get(Player, "a")
-        await asyncio.gather(*(player.win() for _ in range(5)))
-        assert await player.score() == 5
-    async with hosting(Player, url=store_url, life="2") as host:
-        assert await host.get(Player, "a").score() == 5
+async def test_changes_of_the_state_at_once_build_on_each_other(world: World) -> None:
+    host = await world.host(Player)
+    player = host.get(Player, "a")
+    await asyncio.gather(*(player.win() for _ in range(5)))
+    assert await player.score() == 5
+    host = await world.next_life()
+    assert await host.get(Player, "a").score() == 5
 
 
-async def test_a_state_is_validated_against_the_one_handed_over_before_it(store_url: str) -> None:
-    async with hosting(Player, url=store_url) as host:
-        player = host.get(Player, "a")
-        first, second = await asyncio.gather(player.put(9), player.put(3), return_exceptions=True)
-        assert (first, type(second)) == (None, ValueError)
-        assert await player.score() == 9
+async def test_a_state_is_validated_against_the_one_handed_over_before_it(world: World) -> None:
+    host = await world.host(Player)
+    player = host.get(Player, "a")
+    first, second = await asyncio.gather(player.put(9), player.put(3), return_exceptions=True)
+    assert (first, type(second)) == (None, ValueError)
+    assert await player.score() == 9
 
 
 # --- schedules -----------------------------------------------------------------------------------
 
 
 async def test_a_callback_that_lets_a_cancellation_through_is_tried_again_as_one_that_failed(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     runs: list[float] = []
 
@@ -297,9 +297,9 @@ async def test_a_callback_that_lets_a_cancellation_through_is_tried_again_as_one
                 other.cancel()
                 await other
 
-    async with hosting(Ticker, url=sqlite_url) as host:
-        await host.get(Ticker, "a").go()
-        await asyncio.sleep(105)
-        assert [int(at) for at in runs] == [10, 20, *range(20, 101, 10)]
-        claims = await host.store.fetch(Query.same("SELECT claimed_at FROM schedules"))
-        assert claims == [(None,)]
+    host = await sqlite_world.host(Ticker)
+    await host.get(Ticker, "a").go()
+    await asyncio.sleep(105)
+    assert [int(at) for at in runs] == [10, 20, *range(20, 101, 10)]
+    claims = await host.store.fetch(Query.same("SELECT claimed_at FROM schedules"))
+    assert claims == [(None,)]

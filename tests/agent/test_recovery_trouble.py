@@ -11,7 +11,7 @@ import pytest
 from outlast import Agent, FiberContext, FiberRecoveryContext, FiberResolution
 from outlast.agent.fibers import sql
 from outlast.core.errors import StoreUnavailable
-from support import alarm_rows, fiber_rows, forever, hosting
+from support import World, alarm_rows, fiber_rows, forever
 
 pytestmark = pytest.mark.virtual_time
 
@@ -53,11 +53,13 @@ def _fresh() -> None:
     Recoverer.log = []
 
 
-async def left_behind(url: str, *plain: str, managed: tuple[str, ...] = ()) -> None:
-    """A host that stops in the middle of these fibers."""
-    async with hosting(Recoverer, url=url, life="0", shutdown_timeout=0) as host:
-        await host.get(Recoverer, "a").leave(*plain)
-        await host.get(Recoverer, "a").leave_managed(*managed)
+async def left_behind(world: World, *plain: str, managed: tuple[str, ...] = ()) -> None:
+    """A host that is killed in the middle of these fibers."""
+    host = await world.host(Recoverer)
+    await host.get(Recoverer, "a").leave(*plain)
+    await host.get(Recoverer, "a").leave_managed(*managed)
+    await host.store.drained()
+    await world.kill()
 
 
 async def resume(agent: Recoverer, fiber: FiberRecoveryContext) -> None:
@@ -69,9 +71,9 @@ async def resume(agent: Recoverer, fiber: FiberRecoveryContext) -> None:
 
 @pytest.mark.invariant("A12")
 async def test_a_fiber_that_is_cancelled_while_an_earlier_hook_runs_does_not_stop_the_scan(
-    store_url: str,
+    world: World,
 ) -> None:
-    await left_behind(store_url, managed=("1", "2", "3"))
+    await left_behind(world, managed=("1", "2", "3"))
 
     async def hook(agent: Recoverer, fiber: FiberRecoveryContext) -> None:
         if fiber.id == "1":
@@ -79,21 +81,22 @@ async def test_a_fiber_that_is_cancelled_while_an_earlier_hook_runs_does_not_sto
         fiber.resume(agent.rest)
 
     Recoverer.hook = hook
-    async with hosting(Recoverer, url=store_url) as host:
-        await asyncio.sleep(1)
-        assert await host.get(Recoverer, "a").cancel_fiber("2") is True
-        await host.until_settled()
-        ends = await fiber_rows(host, "id, status")
-        assert ends == [("1", "completed"), ("2", "aborted"), ("3", "completed")]
-        assert await alarm_rows(host) == []
+    host = await world.next_life()
+    await asyncio.sleep(1)
+    assert await host.get(Recoverer, "a").cancel_fiber("2") is True
+    await host.until_settled()
+    ends = await fiber_rows(host, "id, status")
+    assert ends == [("1", "completed"), ("2", "aborted"), ("3", "completed")]
+    assert await alarm_rows(host) == []
+    await world.stop()
     assert Recoverer.log == ["hook 1", "rest of 1", "hook 3", "rest of 3"]
 
 
 @pytest.mark.invariant("A12")
 async def test_a_fiber_that_ends_while_an_earlier_hook_runs_does_not_stop_the_scan(
-    store_url: str,
+    world: World,
 ) -> None:
-    await left_behind(store_url, "old")
+    await left_behind(world, "old")
 
     async def on_life(agent: Recoverer) -> None:
         await agent.run_fiber("warm up", warm_up)._fiber.accepted
@@ -108,14 +111,14 @@ async def test_a_fiber_that_ends_while_an_earlier_hook_runs_does_not_stop_the_sc
         fiber.resume(agent.rest)
 
     Recoverer.hook, Recoverer.on_life = hook, on_life
-    async with hosting(Recoverer, url=store_url) as host:
-        await asyncio.sleep(40)
-        assert Recoverer.log == ["hook old", "hook old", "rest of old"]
-        assert (await fiber_rows(host), await alarm_rows(host)) == ([], [])
+    host = await world.next_life()
+    await asyncio.sleep(40)
+    assert Recoverer.log == ["hook old", "hook old", "rest of old"]
+    assert (await fiber_rows(host), await alarm_rows(host)) == ([], [])
 
 
-async def test_the_hook_is_given_the_snapshot_that_was_stashed_last(store_url: str) -> None:
-    await left_behind(store_url, "slow")
+async def test_the_hook_is_given_the_snapshot_that_was_stashed_last(world: World) -> None:
+    await left_behind(world, "slow")
     done: list[int] = []
 
     async def on_life(agent: Recoverer) -> None:
@@ -137,17 +140,18 @@ async def test_the_hook_is_given_the_snapshot_that_was_stashed_last(store_url: s
             fiber.resume(steps)
 
     Recoverer.hook, Recoverer.on_life = hook, on_life
-    async with hosting(Recoverer, url=store_url) as host:
-        await host.until_settled()
-        assert await fiber_rows(host) == []
+    host = await world.next_life()
+    await host.until_settled()
+    assert await fiber_rows(host) == []
+    await world.stop()
     assert Recoverer.log == ["hook slow", "hook steps"]
     assert done == [1, 2, 3], "no step is done twice"
 
 
 async def test_a_resumed_fiber_that_is_interrupted_while_its_hook_still_runs_is_recovered_again(
-    store_url: str,
+    world: World,
 ) -> None:
-    await left_behind(store_url, "work")
+    await left_behind(world, "work")
 
     async def rest(fiber: FiberContext) -> None:
         Recoverer.log.append("resumed")
@@ -161,9 +165,10 @@ async def test_a_resumed_fiber_that_is_interrupted_while_its_hook_still_runs_is_
         await asyncio.sleep(5)
 
     Recoverer.hook = hook
-    async with hosting(Recoverer, url=store_url) as host:
-        await asyncio.sleep(60)
-        assert (await fiber_rows(host), await alarm_rows(host)) == ([], [])
+    host = await world.next_life()
+    await asyncio.sleep(60)
+    assert (await fiber_rows(host), await alarm_rows(host)) == ([], [])
+    await world.stop()
     assert Recoverer.log == ["hook work", "resumed", "hook work", "resumed", "done"]
 
 
@@ -171,9 +176,9 @@ async def test_a_resumed_fiber_that_is_interrupted_while_its_hook_still_runs_is_
 
 
 async def test_a_resolution_that_cannot_be_stored_is_an_error_and_stops_no_other(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await left_behind(store_url, managed=("1", "2"))
+    await left_behind(world, managed=("1", "2"))
 
     async def hook(agent: Recoverer, fiber: FiberRecoveryContext) -> Any:
         if fiber.id == "1":
@@ -182,18 +187,19 @@ async def test_a_resolution_that_cannot_be_stored_is_an_error_and_stops_no_other
         return None
 
     Recoverer.hook = hook
-    async with hosting(Recoverer, url=store_url) as host:
-        await host.until_settled()
-        (first, _, error), second = await fiber_rows(host, "id, status, error")
-        assert (first, second) == ("1", ("2", "completed", None))
-        assert "metadata['tags'] is a set" in error
+    host = await world.next_life()
+    await host.until_settled()
+    (first, _, error), second = await fiber_rows(host, "id, status, error")
+    assert (first, second) == ("1", ("2", "completed", None))
+    assert "metadata['tags'] is a set" in error
+    await world.stop()
     assert "metadata['tags'] is a set" in caplog.text
 
 
 async def test_a_cancellation_that_a_hook_lets_through_is_a_failure_and_stops_no_other(
-    store_url: str,
+    world: World,
 ) -> None:
-    await left_behind(store_url, "1", "2")
+    await left_behind(world, "1", "2")
 
     async def hook(agent: Recoverer, fiber: FiberRecoveryContext) -> None:
         if fiber.name == "1" and fiber.attempt == 1:
@@ -203,19 +209,19 @@ async def test_a_cancellation_that_a_hook_lets_through_is_a_failure_and_stops_no
         fiber.resume(agent.rest)
 
     Recoverer.hook = hook
-    async with hosting(Recoverer, url=store_url) as host:
-        await asyncio.sleep(5)
-        assert Recoverer.log == ["hook 1", "hook 2", "rest of 2"]
-        await asyncio.sleep(30)
-        assert Recoverer.log[3:] == ["hook 1", "rest of 1"]
-        assert (await fiber_rows(host), await alarm_rows(host)) == ([], [])
+    host = await world.next_life()
+    await asyncio.sleep(5)
+    assert Recoverer.log == ["hook 1", "hook 2", "rest of 2"]
+    await asyncio.sleep(30)
+    assert Recoverer.log[3:] == ["hook 1", "rest of 1"]
+    assert (await fiber_rows(host), await alarm_rows(host)) == ([], [])
 
 
 @pytest.mark.parametrize("how", ["resume", "run_fiber"])
 async def test_a_hook_that_gives_up_the_block_in_which_it_went_on_is_tried_again(
-    store_url: str, how: str
+    world: World, how: str
 ) -> None:
-    await left_behind(store_url, "plain", managed=("managed",))
+    await left_behind(world, "plain", managed=("managed",))
 
     async def hook(agent: Recoverer, fiber: FiberRecoveryContext) -> None:
         async with agent.commit():
@@ -228,42 +234,43 @@ async def test_a_hook_that_gives_up_the_block_in_which_it_went_on_is_tried_again
                 raise OSError("a remote service is down")
 
     Recoverer.hook = hook
-    async with hosting(Recoverer, url=store_url) as host:
-        await asyncio.sleep(5)
-        assert Recoverer.log == ["hook plain", "hook managed"]
-        await asyncio.sleep(30)
-        assert sorted(Recoverer.log[2:]) == [
-            "hook managed",
-            "hook plain",
-            "rest of managed",
-            "rest of plain",
-        ]
-        async with host.using(host.get(Recoverer, "a")._address) as agent:
-            assert await agent.storage.list() == {"managed": 2, "plain": 2}
-        assert await fiber_rows(host, "id, status") == [("managed", "completed")]
-        assert await alarm_rows(host) == []
+    host = await world.next_life()
+    await asyncio.sleep(5)
+    assert Recoverer.log == ["hook plain", "hook managed"]
+    await asyncio.sleep(30)
+    assert sorted(Recoverer.log[2:]) == [
+        "hook managed",
+        "hook plain",
+        "rest of managed",
+        "rest of plain",
+    ]
+    async with host.using(host.get(Recoverer, "a")._address) as agent:
+        assert await agent.storage.list() == {"managed": 2, "plain": 2}
+    assert await fiber_rows(host, "id, status") == [("managed", "completed")]
+    assert await alarm_rows(host) == []
 
 
 # --- a store that cannot be read -----------------------------------------------------------------
 
 
 async def test_a_scan_that_cannot_read_is_made_again_by_itself(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await left_behind(store_url, "work")
+    await left_behind(world, "work")
     Recoverer.hook = resume
-    async with hosting(Recoverer, url=store_url) as host:
-        fetch, failures = host.store.fetch, iter(range(3))
+    host = await world.next_life()
+    fetch, failures = host.store.fetch, iter(range(3))
 
-        async def failing(query: Any, *arguments: Any) -> Any:
-            if query is sql.UNFINISHED and next(failures, None) is not None:
-                raise StoreUnavailable("the network is down")
-            return await fetch(query, *arguments)
+    async def failing(query: Any, *arguments: Any) -> Any:
+        if query is sql.UNFINISHED and next(failures, None) is not None:
+            raise StoreUnavailable("the network is down")
+        return await fetch(query, *arguments)
 
-        host.store.fetch = failing  # type: ignore[method-assign]
-        await asyncio.sleep(60)
-        assert Recoverer.log == ["hook work", "rest of work"]
-        assert (await fiber_rows(host), await alarm_rows(host)) == ([], [])
+    host.store.fetch = failing  # type: ignore[method-assign]
+    await asyncio.sleep(60)
+    assert Recoverer.log == ["hook work", "rest of work"]
+    assert (await fiber_rows(host), await alarm_rows(host)) == ([], [])
+    await world.stop()
     assert caplog.text.count("recovery was interrupted") == 3
 
 
@@ -272,9 +279,9 @@ async def test_a_scan_that_cannot_read_is_made_again_by_itself(
 
 @pytest.mark.parametrize("how", ["resume", "run_fiber"])
 async def test_a_fiber_that_kills_its_process_each_time_is_dropped_however_its_hook_goes_on(
-    sqlite_url: str, how: str, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await left_behind(sqlite_url, "work")
+    await left_behind(sqlite_world, "work")
     attempts: list[int] = []
 
     async def hook(agent: Recoverer, fiber: FiberRecoveryContext) -> None:
@@ -285,10 +292,11 @@ async def test_a_fiber_that_kills_its_process_each_time_is_dropped_however_its_h
             agent.run_fiber(fiber.name, forever)
 
     Recoverer.hook = hook
-    for life in range(2, 90):  # it dies a second after each start, three times an hour
-        async with hosting(Recoverer, url=sqlite_url, life=str(life), shutdown_timeout=0) as host:
-            await asyncio.sleep(1)
-            rows = await fiber_rows(host)
+    for _ in range(88):  # it dies a second after each start, three times an hour
+        host = await sqlite_world.next_life(shutdown_timeout=0)
+        await asyncio.sleep(1)
+        rows = await fiber_rows(host)
+        await sqlite_world.stop()
         await asyncio.sleep(1200)
     assert rows == []
     assert attempts == list(range(1, 73)), "a day of them"
@@ -296,9 +304,9 @@ async def test_a_fiber_that_kills_its_process_each_time_is_dropped_however_its_h
 
 
 async def test_a_fiber_beside_others_that_get_on_is_dropped_all_the_same(
-    sqlite_url: str, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await left_behind(sqlite_url, "poison")
+    await left_behind(sqlite_world, "poison")
     failed_at: list[float] = []
 
     async def blip(fiber: FiberContext) -> None:
@@ -310,13 +318,14 @@ async def test_a_fiber_beside_others_that_get_on_is_dropped_all_the_same(
             raise OSError("never")
 
     Recoverer.hook = hook
-    async with hosting(Recoverer, url=sqlite_url) as host:
-        for _ in range(30):
-            await asyncio.sleep(3600)
-            async with host.using(host.get(Recoverer, "a")._address) as agent:
-                agent.run_fiber("blip", blip)
-        await host.until_settled()
-        assert await fiber_rows(host) == []
+    host = await sqlite_world.next_life()
+    for _ in range(30):
+        await asyncio.sleep(3600)
+        async with host.using(host.get(Recoverer, "a")._address) as agent:
+            agent.run_fiber("blip", blip)
+    await host.until_settled()
+    assert await fiber_rows(host) == []
+    await sqlite_world.stop()
     assert 0.9 * DAY < failed_at[-1] - failed_at[0] < DAY
     assert Recoverer.log.count("hook blip") == 30
     assert "is dropped" in caplog.text

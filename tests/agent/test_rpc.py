@@ -13,7 +13,7 @@ from outlast import Agent, AgentAborted, Host, RpcRefused, rpc
 from outlast.agent.rpc import answers, rpc_methods
 from outlast.host.address import Address
 from outlast.host.events import Rpc, RpcFailed
-from support import hosting
+from support import World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -62,31 +62,33 @@ async def ask(host: Host, name: str, arguments: str, kind: str = "Counter") -> l
         return [answer async for answer in answers(agent, name, arguments)]
 
 
-async def test_a_marked_method_is_called_with_json_and_answers_with_json(sqlite_url: str) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        assert await ask(host, "add", "[2]") == ["2"]
-        assert await ask(host, "add", "[2, 3]") == ["8"]
-        assert await ask(host, "count", "[3]") == ["0", "1", "2"]
+async def test_a_marked_method_is_called_with_json_and_answers_with_json(
+    sqlite_world: World,
+) -> None:
+    host = await sqlite_world.host(Counter)
+    assert await ask(host, "add", "[2]") == ["2"]
+    assert await ask(host, "add", "[2, 3]") == ["8"]
+    assert await ask(host, "count", "[3]") == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(
     "name",
     ["reset", "destroy", "storage", "_start", "__init__", "__class__", "nothing", "", "name"],
 )
-async def test_nothing_else_can_be_called(sqlite_url: str, name: str) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        await ask(host, "add", "[1]")
-        with pytest.raises(RpcRefused, match=r"Counter has no method .*marked with @rpc"):
-            await ask(host, name, "[]")
-        assert await ask(host, "add", "[0]") == ["1"]
+async def test_nothing_else_can_be_called(sqlite_world: World, name: str) -> None:
+    host = await sqlite_world.host(Counter)
+    await ask(host, "add", "[1]")
+    with pytest.raises(RpcRefused, match=r"Counter has no method .*marked with @rpc"):
+        await ask(host, name, "[]")
+    assert await ask(host, "add", "[0]") == ["1"]
 
 
-async def test_an_override_must_be_marked_again(sqlite_url: str) -> None:
+async def test_an_override_must_be_marked_again(sqlite_world: World) -> None:
     assert sorted(rpc_methods(Counter)) == ["add", "count", "fail", "strange"]
     assert sorted(rpc_methods(Quiet)) == ["count", "fail", "strange"]
-    async with hosting(Quiet, url=sqlite_url) as host:
-        with pytest.raises(RpcRefused):
-            await ask(host, "add", "[1]", "Quiet")
+    host = await sqlite_world.host(Quiet)
+    with pytest.raises(RpcRefused):
+        await ask(host, "add", "[1]", "Quiet")
 
 
 @pytest.mark.parametrize(
@@ -100,26 +102,26 @@ async def test_an_override_must_be_marked_again(sqlite_url: str) -> None:
     ],
 )
 async def test_arguments_that_do_not_fit_are_refused_and_nothing_is_called(
-    sqlite_url: str, arguments: str, why: str
+    sqlite_world: World, arguments: str, why: str
 ) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        with pytest.raises(RpcRefused, match=why):
-            await ask(host, "add", arguments)
-        assert await ask(host, "add", "[0]") == ["0"]
+    host = await sqlite_world.host(Counter)
+    with pytest.raises(RpcRefused, match=why):
+        await ask(host, "add", arguments)
+    assert await ask(host, "add", "[0]") == ["0"]
 
 
-async def test_a_result_that_is_not_json_says_what_in_it_is_not(sqlite_url: str) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        with pytest.raises(
-            TypeError, match=r"the result of Counter\.strange\['values'\] is a tuple.*use a list"
-        ):
-            await ask(host, "strange", "[]")
+async def test_a_result_that_is_not_json_says_what_in_it_is_not(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Counter)
+    with pytest.raises(
+        TypeError, match=r"the result of Counter\.strange\['values'\] is a tuple.*use a list"
+    ):
+        await ask(host, "strange", "[]")
 
 
-async def test_what_the_method_raises_passes_through(sqlite_url: str) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        with pytest.raises(ZeroDivisionError, match="of the user's own"):
-            await ask(host, "fail", "[]")
+async def test_what_the_method_raises_passes_through(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Counter)
+    with pytest.raises(ZeroDivisionError, match="of the user's own"):
+        await ask(host, "fail", "[]")
 
 
 def test_only_public_async_methods_can_be_marked() -> None:
@@ -137,27 +139,27 @@ def test_only_public_async_methods_can_be_marked() -> None:
 # --- streams through stubs -----------------------------------------------------------------------
 
 
-async def test_a_stub_streams_what_an_async_generator_yields(store_url: str) -> None:
-    async with hosting(Counter, url=store_url) as host:
-        assert [n async for n in host.get(Counter, "a").count(3)] == [0, 1, 2]
+async def test_a_stub_streams_what_an_async_generator_yields(world: World) -> None:
+    host = await world.host(Counter)
+    assert [n async for n in host.get(Counter, "a").count(3)] == [0, 1, 2]
 
 
 async def test_leaving_a_stream_early_closes_the_generator_and_lets_the_agent_go(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     Counter.closed = 0
-    async with hosting(Counter, url=sqlite_url) as host:
-        async for n in host.get(Counter, "a").count(3):
-            assert n == 0
-            break
-        gc.collect()  # the generator is left to the event loop, which closes it in another task
-        await host.until_settled()
-        assert Counter.closed == 1
-        assert host.statistics().held == 0
+    host = await sqlite_world.host(Counter)
+    async for n in host.get(Counter, "a").count(3):
+        assert n == 0
+        break
+    gc.collect()  # the generator is left to the event loop, which closes it in another task
+    await host.until_settled()
+    assert Counter.closed == 1
+    assert host.statistics().held == 0
 
 
 async def test_an_agent_is_held_while_its_stream_is_read_and_an_abort_ends_the_stream(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     class Parent(Agent):
         sub_agents = [Counter]
@@ -168,39 +170,39 @@ async def test_an_agent_is_held_while_its_stream_is_read_and_an_abort_ends_the_s
         async def stop(self) -> bool:
             return await self.abort_sub_agent(Counter, "c", "enough")
 
-    async with hosting(Parent, url=sqlite_url, idle_timeout=1) as host:
-        parent = host.get(Parent, "p")
-        child = await parent.child()
-        seen = 0
+    host = await sqlite_world.host(Parent, idle_timeout=1)
+    parent = host.get(Parent, "p")
+    child = await parent.child()
+    seen = 0
 
-        async def read() -> None:
-            nonlocal seen
-            async for _ in child.forever():
-                seen += 1
+    async def read() -> None:
+        nonlocal seen
+        async for _ in child.forever():
+            seen += 1
 
-        reading = asyncio.create_task(read())
-        await asyncio.sleep(100.5)
-        assert seen == 101
-        assert await parent.stop() is True
-        with pytest.raises(AgentAborted, match="enough"):
-            await reading
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(100.5)
+    assert seen == 101
+    assert await parent.stop() is True
+    with pytest.raises(AgentAborted, match="enough"):
+        await reading
 
 
 # --- events --------------------------------------------------------------------------------------
 
 
-async def test_calls_through_stubs_are_told(sqlite_url: str) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        seen: list[Any] = []
-        host.events.subscribe("rpc", seen.append)
-        counter = host.get(Counter, "a")
-        await counter.add(1)
-        with pytest.raises(ZeroDivisionError):
-            await counter.fail()
-        assert [n async for n in counter.count(2)] == [0, 1]
-        assert [(type(event), event.agent, event.method) for event in seen] == [
-            (Rpc, "Counter/a", "add"),
-            (RpcFailed, "Counter/a", "fail"),
-            (Rpc, "Counter/a", "count"),
-        ]
-        assert seen[1].error == "ZeroDivisionError: of the user's own"
+async def test_calls_through_stubs_are_told(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Counter)
+    seen: list[Any] = []
+    host.events.subscribe("rpc", seen.append)
+    counter = host.get(Counter, "a")
+    await counter.add(1)
+    with pytest.raises(ZeroDivisionError):
+        await counter.fail()
+    assert [n async for n in counter.count(2)] == [0, 1]
+    assert [(type(event), event.agent, event.method) for event in seen] == [
+        (Rpc, "Counter/a", "add"),
+        (RpcFailed, "Counter/a", "fail"),
+        (Rpc, "Counter/a", "count"),
+    ]
+    assert seen[1].error == "ZeroDivisionError: of the user's own"

@@ -9,7 +9,7 @@ import pytest
 
 from outlast import Agent, Host
 from outlast.agent.schedules import sql as schedule_rows
-from support import forever, hosting
+from support import World, forever
 
 pytestmark = pytest.mark.virtual_time
 
@@ -61,19 +61,20 @@ class Slow:
 
 
 async def test_what_falls_due_while_the_scan_of_a_boot_ends_is_run_at_once(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     Clock.calls = []
-    async with hosting(Clock, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Clock, "c").begin(5, "never ends")
-        await asyncio.sleep(10)
-    async with hosting(Clock, url=store_url, life="2", shutdown_timeout=0) as host:
-        slow = Slow(host)
-        await slow.found_nothing.wait()  # but for what the first life has left
-        await host.get(Clock, "c").begin(0, "second")
-        slow.passes.set()
-        await asyncio.sleep(0.1)  # its alarm goes off, and joins a scan that has seen nothing of it
-        slow.ends.set()
-        await asyncio.sleep(0.1)
-        assert Clock.calls == ["never ends", "never ends", "second"]
+    host = await world.host(Clock, shutdown_timeout=0)
+    await host.get(Clock, "c").begin(5, "never ends")
+    await asyncio.sleep(10)
+    host = await world.next_life(shutdown_timeout=0)
+    slow = Slow(host)
+    await slow.found_nothing.wait()  # but for what the first life has left
+    await host.get(Clock, "c").begin(0, "second")
+    slow.passes.set()
+    await asyncio.sleep(0.1)  # its alarm goes off, and joins a scan that has seen nothing of it
+    slow.ends.set()
+    await asyncio.sleep(0.1)
+    assert Clock.calls == ["never ends", "never ends", "second"]
+    await world.stop()
     assert "failed" not in caplog.text

@@ -16,7 +16,7 @@ from outlast.store.operations import Query
 from outlast.store.postgres import engine as postgres
 from store.proxy import proxied
 from store.rows import other_connection
-from support import alarm_rows, hosting
+from support import World, alarm_rows, hosting
 
 AWAY = 600.0  # seconds; the retries inside the process end after a few
 PATIENCE = 60.0  # seconds: only a test that fails waits that long
@@ -114,45 +114,45 @@ async def one_shots(host: Host) -> list[Any]:
 )
 @pytest.mark.parametrize("idle_timeout", [1, 10**6], ids=["evicted", "in memory"])
 async def test_what_is_due_while_the_store_is_away_runs_when_it_is_back(
-    store_url: str, reads: bool, writes: bool, idle_timeout: float
+    world: World, reads: bool, writes: bool, idle_timeout: float
 ) -> None:
-    async with hosting(Clock, url=store_url, idle_timeout=idle_timeout) as host:
-        await host.get(Clock, "c").begin()
-        await asyncio.sleep(5)
-        async with away(host, store_url, reads=reads, writes=writes):
-            await asyncio.sleep(AWAY)
-            assert Clock.calls == [], "nothing runs that could not be claimed"
-        await asyncio.sleep(310)  # at the latest
-        assert Clock.calls.count("once") == await ticks(host, "once") == 1
-        assert await one_shots(host) == []
-        for what, most in (("every", 4), ("cron", 6)):
-            assert 1 <= Clock.calls.count(what) <= most, "what was missed runs once, and it goes on"
-        assert len(await alarm_rows(host)) == 1
+    host = await world.host(Clock, idle_timeout=idle_timeout)
+    await host.get(Clock, "c").begin()
+    await asyncio.sleep(5)
+    async with away(host, world.url, reads=reads, writes=writes):
+        await asyncio.sleep(AWAY)
+        assert Clock.calls == [], "nothing runs that could not be claimed"
+    await asyncio.sleep(310)  # at the latest
+    assert Clock.calls.count("once") == await ticks(host, "once") == 1
+    assert await one_shots(host) == []
+    for what, most in (("every", 4), ("cron", 6)):
+        assert 1 <= Clock.calls.count(what) <= most, "what was missed runs once, and it goes on"
+    assert len(await alarm_rows(host)) == 1
 
 
 @pytest.mark.virtual_time
 @pytest.mark.invariant("B1", "B5")
 async def test_a_callback_under_which_the_store_goes_away_runs_again_when_it_is_back(
-    store_url: str,
+    world: World,
 ) -> None:
     async def slow(what: str) -> None:
         if Clock.calls.count(what) == 1:
             await asyncio.sleep(15)
 
     Clock.behave = slow
-    async with hosting(Clock, url=store_url) as host:
-        await host.get(Clock, "c").begin()
-        await asyncio.sleep(20)
-        assert Clock.calls == ["once"]
-        async with away(host, store_url, reads=False, writes=True):
-            await asyncio.sleep(AWAY)
-            tries = Clock.calls.count("once")
-            assert await ticks(host, "once") == 0
-            assert await one_shots(host) != [], "it is not used up"
-        await asyncio.sleep(3700)  # at the latest
-        assert await ticks(host, "once") == 1
-        assert Clock.calls.count("once") == tries + 1
-        assert await one_shots(host) == []
+    host = await world.host(Clock)
+    await host.get(Clock, "c").begin()
+    await asyncio.sleep(20)
+    assert Clock.calls == ["once"]
+    async with away(host, world.url, reads=False, writes=True):
+        await asyncio.sleep(AWAY)
+        tries = Clock.calls.count("once")
+        assert await ticks(host, "once") == 0
+        assert await one_shots(host) != [], "it is not used up"
+    await asyncio.sleep(3700)  # at the latest
+    assert await ticks(host, "once") == 1
+    assert Clock.calls.count("once") == tries + 1
+    assert await one_shots(host) == []
 
 
 @pytest.mark.invariant("B5")

@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 from outlast import Agent, Host
-from support import hosting, listen, raw
+from support import World, listen, raw
 
 
 class Plain(Agent):
@@ -41,36 +41,36 @@ def _forget() -> None:
     Plain.told = []
 
 
-async def test_state_is_initial_until_set_and_durable_when_set(store_url: str) -> None:
-    async with hosting(Plain, url=store_url) as host:
-        agent = host.get(Plain, "a")
-        events = listen(host, "state")
-        assert await agent.get() == {"n": 0, "items": []}
-        assert host.store.statistics().batches == 0, "reading writes nothing"
-        assert await agent.change({"n": 1}) == {"n": 1}
-        await host.until_settled()
-        assert Plain.told == [({"n": 1}, "server")]
-        assert [event.name for event in events] == ["state:update"]
-    async with hosting(Plain, url=store_url, life="2") as host:
-        assert await host.get(Plain, "a").get() == {"n": 1}
-        assert await host.get(Plain, "b").get() == {"n": 0, "items": []}
+async def test_state_is_initial_until_set_and_durable_when_set(world: World) -> None:
+    host = await world.host(Plain)
+    agent = host.get(Plain, "a")
+    events = listen(host, "state")
+    assert await agent.get() == {"n": 0, "items": []}
+    assert host.store.statistics().batches == 0, "reading writes nothing"
+    assert await agent.change({"n": 1}) == {"n": 1}
+    await host.until_settled()
+    assert Plain.told == [({"n": 1}, "server")]
+    assert [event.name for event in events] == ["state:update"]
+    host = await world.next_life()
+    assert await host.get(Plain, "a").get() == {"n": 1}
+    assert await host.get(Plain, "b").get() == {"n": 0, "items": []}
 
 
-async def test_a_refused_or_unstorable_state_changes_nothing(store_url: str) -> None:
-    async with hosting(Plain, url=store_url) as host:
-        agent = host.get(Plain, "a")
-        await agent.change("good")
-        with pytest.raises(ValueError, match="refused from server"):
-            await agent.change("forbidden")
-        with pytest.raises(TypeError, match=r"state\['x'\] is a set"):
-            await agent.change({"x": {1}})
-        assert await agent.get() == "good"
-        await host.until_settled()
-        assert Plain.told == [("good", "server")]
+async def test_a_refused_or_unstorable_state_changes_nothing(world: World) -> None:
+    host = await world.host(Plain)
+    agent = host.get(Plain, "a")
+    await agent.change("good")
+    with pytest.raises(ValueError, match="refused from server"):
+        await agent.change("forbidden")
+    with pytest.raises(TypeError, match=r"state\['x'\] is a set"):
+        await agent.change({"x": {1}})
+    assert await agent.get() == "good"
+    await host.until_settled()
+    assert Plain.told == [("good", "server")]
 
 
 async def test_a_validate_state_change_that_is_async_is_refused_and_nothing_is_stored(
-    store_url: str,
+    world: World,
 ) -> None:
     class Awaiting(Plain):
         async def validate_state_change(self, state: Any, source: Any) -> None:  # type: ignore[override]
@@ -80,63 +80,64 @@ async def test_a_validate_state_change_that_is_async_is_refused_and_nothing_is_s
         def validate_state_change(self, state: Any, source: Any) -> Any:
             return asyncio.get_running_loop().create_future()
 
-    async with hosting(Awaiting, Wrapped, url=store_url) as host:
-        for kind in (Awaiting, Wrapped):
-            agent = host.get(kind, "a")
-            with pytest.raises(TypeError, match=f"{kind.__name__}.validate_state_change is async"):
-                await agent.change("new")
-            assert await agent.get() == {"n": 0, "items": []}
-        await host.until_settled()
-        assert Plain.told == []
+    host = await world.host(Awaiting, Wrapped)
+    for kind in (Awaiting, Wrapped):
+        agent = host.get(kind, "a")
+        with pytest.raises(TypeError, match=f"{kind.__name__}.validate_state_change is async"):
+            await agent.change("new")
+        assert await agent.get() == {"n": 0, "items": []}
+    await host.until_settled()
+    assert Plain.told == []
 
 
-async def test_what_state_returns_is_a_copy(sqlite_url: str) -> None:
-    async with hosting(Plain, url=sqlite_url) as host:
+async def test_what_state_returns_is_a_copy(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Plain)
 
-        async def meddle(agent: Plain) -> None:
-            agent.state["items"].append(1)
-            assert agent.state == {"n": 0, "items": []}
-            given = {"items": [1]}
-            await agent.set_state(given)
-            given["items"].append(2)
-            agent.state["items"].append(3)
-            assert agent.state == {"items": [1]}
+    async def meddle(agent: Plain) -> None:
+        agent.state["items"].append(1)
+        assert agent.state == {"n": 0, "items": []}
+        given = {"items": [1]}
+        await agent.set_state(given)
+        given["items"].append(2)
+        agent.state["items"].append(3)
+        assert agent.state == {"items": [1]}
 
-        await host.get(Plain, "a").do(meddle)
-        assert Plain.initial_state == {"n": 0, "items": []}
+    await host.get(Plain, "a").do(meddle)
+    assert Plain.initial_state == {"n": 0, "items": []}
 
 
-async def test_state_joins_a_commit_block(store_url: str) -> None:
-    async with hosting(Plain, url=store_url) as host:
+async def test_state_joins_a_commit_block(world: World) -> None:
+    host = await world.host(Plain)
 
-        async def block(agent: Plain) -> None:
-            with pytest.raises(ZeroDivisionError):
-                async with agent.commit():
-                    await agent.set_state("inside")
-                    assert agent.state == "inside"
-                    1 / 0  # noqa: B018
-            assert agent.state == {"n": 0, "items": []}
+    async def block(agent: Plain) -> None:
+        with pytest.raises(ZeroDivisionError):
             async with agent.commit():
-                await agent.set_state("kept")
-                await agent.configure({"with": "it"})
-                await agent.storage.put("and", "this")
-            assert (agent.state, agent.get_config()) == ("kept", {"with": "it"})
+                await agent.set_state("inside")
+                assert agent.state == "inside"
+                1 / 0  # noqa: B018
+        assert agent.state == {"n": 0, "items": []}
+        async with agent.commit():
+            await agent.set_state("kept")
+            await agent.configure({"with": "it"})
+            await agent.storage.put("and", "this")
+        assert (agent.state, agent.get_config()) == ("kept", {"with": "it"})
 
-        await host.get(Plain, "a").do(block)
-        await host.until_settled()
-        assert Plain.told == [("kept", "server")]
+    await host.get(Plain, "a").do(block)
+    await host.until_settled()
+    assert Plain.told == [("kept", "server")]
 
 
 async def test_a_failing_on_state_changed_is_logged_and_harms_nobody(
-    sqlite_url: str, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(Plain):
         async def on_state_changed(self, state: Any, source: Any) -> None:
             raise ValueError("listener")
 
-    async with hosting(Failing, url=sqlite_url) as host:
-        assert await host.get(Failing, "a").change(1) == 1
-        await host.until_settled()
+    host = await sqlite_world.host(Failing)
+    assert await host.get(Failing, "a").change(1) == 1
+    await host.until_settled()
+    await sqlite_world.stop()
     assert "on_state_changed failed" in caplog.text
 
 
@@ -165,7 +166,7 @@ class Typed(Agent):
         return await function(self)
 
 
-async def test_typed_state_and_configuration_come_back_as_their_types(store_url: str) -> None:
+async def test_typed_state_and_configuration_come_back_as_their_types(world: World) -> None:
     settings = Settings("n", Inner(5), {"a": Inner(6), "b": None})
     model = Model(theValue=7, at=(datetime(2026, 1, 1, tzinfo=UTC),))
 
@@ -186,11 +187,11 @@ async def test_typed_state_and_configuration_come_back_as_their_types(store_url:
         assert agent.get_config() == settings
         assert agent.state == model
 
-    async with hosting(Typed, url=store_url) as host:
-        await host.get(Typed, "a").do(write)
-        await host.get(Typed, "a").do(read)
-    async with hosting(Typed, url=store_url, life="2") as host:
-        await host.get(Typed, "a").do(read)
+    host = await world.host(Typed)
+    await host.get(Typed, "a").do(write)
+    await host.get(Typed, "a").do(read)
+    host = await world.next_life()
+    await host.get(Typed, "a").do(read)
 
 
 async def test_a_stored_value_that_no_longer_fits_gives_the_default_not_a_dead_agent(

@@ -9,7 +9,7 @@ import pytest
 
 from outlast import ActivationFailed, Agent, CommitFailed
 from outlast.agent.fibers.fibers import Fibers
-from support import fiber_rows, forever, hosting
+from support import World, fiber_rows, forever
 
 
 class Watched(Agent):
@@ -40,29 +40,29 @@ def _fresh() -> None:
 
 
 async def test_a_hundred_first_calls_at_once_reach_one_object_that_started_once(
-    store_url: str,
+    world: World,
 ) -> None:
-    async with hosting(Watched, url=store_url) as host:
-        stub = host.get(Watched, "alice")
-        reached = await asyncio.gather(*(stub.call() for _ in range(100)))
-        assert len(set(reached)) == len(Watched.objects) == 1
-        assert Watched.log == ["start begins", "start ends", *["call"] * 100]
-        assert host.statistics().active == 1
-        assert await host.get(Watched, "bob").call() not in reached
+    host = await world.host(Watched)
+    stub = host.get(Watched, "alice")
+    reached = await asyncio.gather(*(stub.call() for _ in range(100)))
+    assert len(set(reached)) == len(Watched.objects) == 1
+    assert Watched.log == ["start begins", "start ends", *["call"] * 100]
+    assert host.statistics().active == 1
+    assert await host.get(Watched, "bob").call() not in reached
 
 
-async def test_the_object_stays_between_calls(sqlite_url: str) -> None:
-    async with hosting(Watched, url=sqlite_url) as host:
-        stub = host.get(Watched, "alice")
-        assert await stub.call() == await stub.call()
-        assert Watched.log.count("start begins") == 1
+async def test_the_object_stays_between_calls(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Watched)
+    stub = host.get(Watched, "alice")
+    assert await stub.call() == await stub.call()
+    assert Watched.log.count("start begins") == 1
 
 
-async def test_an_init_without_arguments_may_set_attributes_of_its_own(sqlite_url: str) -> None:
-    async with hosting(Watched, url=sqlite_url) as host:
-        await host.get(Watched, "alice").call()
-        assert Watched.objects[0].mine == "made without arguments"
-        assert Watched.objects[0].name == "alice"
+async def test_an_init_without_arguments_may_set_attributes_of_its_own(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Watched)
+    await host.get(Watched, "alice").call()
+    assert Watched.objects[0].mine == "made without arguments"
+    assert Watched.objects[0].name == "alice"
 
 
 class Chatty(Agent):
@@ -89,25 +89,25 @@ class Chatty(Agent):
 
 
 @pytest.mark.virtual_time
-async def test_calls_to_one_agent_interleave_at_awaits(sqlite_url: str) -> None:
-    async with hosting(Chatty, url=sqlite_url) as host:
-        agent = host.get(Chatty, "x")
-        first = asyncio.create_task(agent.talk("first"))
-        second = asyncio.create_task(agent.talk("second"))
-        await asyncio.sleep(1)
-        await agent.let("second")
-        await second
-        await agent.let("first")
-        assert await first == ["first in", "second in", "second out", "first out"]
+async def test_calls_to_one_agent_interleave_at_awaits(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Chatty)
+    agent = host.get(Chatty, "x")
+    first = asyncio.create_task(agent.talk("first"))
+    second = asyncio.create_task(agent.talk("second"))
+    await asyncio.sleep(1)
+    await agent.let("second")
+    await second
+    await agent.let("first")
+    assert await first == ["first in", "second in", "second out", "first out"]
 
 
-async def test_between_two_awaits_an_agent_is_alone(sqlite_url: str) -> None:
-    async with hosting(Chatty, url=sqlite_url) as host:
-        agent = host.get(Chatty, "x")
-        await asyncio.gather(*(agent.hurry(str(n)) for n in range(20)))
-        log = await agent.told()
-        assert len(log) == 40
-        assert all(log[n].replace("in", "out") == log[n + 1] for n in range(0, 40, 2))
+async def test_between_two_awaits_an_agent_is_alone(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Chatty)
+    agent = host.get(Chatty, "x")
+    await asyncio.gather(*(agent.hurry(str(n)) for n in range(20)))
+    log = await agent.told()
+    assert len(log) == 40
+    assert all(log[n].replace("in", "out") == log[n + 1] for n in range(0, 40, 2))
 
 
 class SyncStart(Agent):
@@ -118,9 +118,9 @@ class SyncStart(Agent):
         return self.started
 
 
-async def test_on_start_may_be_a_plain_function(sqlite_url: str) -> None:
-    async with hosting(SyncStart, url=sqlite_url) as host:
-        assert await host.get(SyncStart, "x").has_started() is True
+async def test_on_start_may_be_a_plain_function(sqlite_world: World) -> None:
+    host = await sqlite_world.host(SyncStart)
+    assert await host.get(SyncStart, "x").has_started() is True
 
 
 class Stumbling(Agent):
@@ -138,18 +138,18 @@ class Stumbling(Agent):
 
 
 async def test_an_on_start_that_raises_is_told_to_every_caller_and_tried_again_by_the_next(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     Stumbling.starts = 0
-    async with hosting(Stumbling, url=sqlite_url) as host:
-        stub = host.get(Stumbling, "x")
-        answers = await asyncio.gather(*(stub.hello() for _ in range(10)), return_exceptions=True)
-        assert all(isinstance(answer, ActivationFailed) for answer in answers)
-        assert all(isinstance(answer.__cause__, ZeroDivisionError) for answer in answers)
-        assert str(answers[0]) == "Stumbling/x: on_start raised ZeroDivisionError: no luck"
-        assert (Stumbling.starts, host.statistics().active) == (1, 0)
-        assert await stub.hello() == "hello"
-        assert Stumbling.starts == 2
+    host = await sqlite_world.host(Stumbling)
+    stub = host.get(Stumbling, "x")
+    answers = await asyncio.gather(*(stub.hello() for _ in range(10)), return_exceptions=True)
+    assert all(isinstance(answer, ActivationFailed) for answer in answers)
+    assert all(isinstance(answer.__cause__, ZeroDivisionError) for answer in answers)
+    assert str(answers[0]) == "Stumbling/x: on_start raised ZeroDivisionError: no luck"
+    assert (Stumbling.starts, host.statistics().active) == (1, 0)
+    assert await stub.hello() == "hello"
+    assert Stumbling.starts == 2
 
 
 class Demanding(Agent):
@@ -159,12 +159,12 @@ class Demanding(Agent):
 
 
 async def test_an_init_that_raises_or_wants_arguments_is_named_as_the_cause(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
-    async with hosting(Demanding, url=sqlite_url) as host:
-        with pytest.raises(ActivationFailed, match=r"Demanding/x: __init__ raised.*colour") as e:
-            await host.get(Demanding, "x").hello()
-        assert isinstance(e.value.__cause__, TypeError)
+    host = await sqlite_world.host(Demanding)
+    with pytest.raises(ActivationFailed, match=r"Demanding/x: __init__ raised.*colour") as e:
+        await host.get(Demanding, "x").hello()
+    assert isinstance(e.value.__cause__, TypeError)
 
 
 class SlowStart(Agent):
@@ -180,20 +180,20 @@ class SlowStart(Agent):
 
 
 async def test_a_caller_that_gives_up_does_not_stop_the_start_that_others_wait_for(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     SlowStart.gate, SlowStart.ends = asyncio.Event(), []
-    async with hosting(SlowStart, url=sqlite_url) as host:
-        stub = host.get(SlowStart, "x")
-        impatient = asyncio.create_task(stub.hello())
-        patient = asyncio.create_task(stub.hello())
-        await asyncio.sleep(0)
-        impatient.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await impatient
-        SlowStart.gate.set()
-        assert await patient == "hello"
-        assert SlowStart.ends == ["started"]
+    host = await sqlite_world.host(SlowStart)
+    stub = host.get(SlowStart, "x")
+    impatient = asyncio.create_task(stub.hello())
+    patient = asyncio.create_task(stub.hello())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
+    SlowStart.gate.set()
+    assert await patient == "hello"
+    assert SlowStart.ends == ["started"]
 
 
 class BadFirstWrite(Agent):
@@ -214,14 +214,14 @@ class BadFirstWrite(Agent):
 
 @pytest.mark.virtual_time
 async def test_an_agent_whose_on_start_cannot_write_is_told_to_the_caller_and_not_woken_again(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     BadFirstWrite.starts = 0
-    async with hosting(BadFirstWrite, url=sqlite_url) as host:
-        with pytest.raises(CommitFailed):
-            await host.get(BadFirstWrite, "x").hello()
-        await asyncio.sleep(3600)
-        assert (BadFirstWrite.starts, host.statistics().active) == (1, 0)
+    host = await sqlite_world.host(BadFirstWrite)
+    with pytest.raises(CommitFailed):
+        await host.get(BadFirstWrite, "x").hello()
+    await asyncio.sleep(3600)
+    assert (BadFirstWrite.starts, host.statistics().active) == (1, 0)
 
 
 class Left(Agent):
@@ -242,28 +242,29 @@ class Left(Agent):
 
 
 async def test_on_start_comes_before_the_recovery_of_fibers_and_before_calls(
-    store_url: str,
+    world: World,
 ) -> None:
-    async with hosting(Left, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Left, "x").begin()
-        await host.store.drained()
-        assert len(await fiber_rows(host)) == 1
+    host = await world.host(Left, shutdown_timeout=0)
+    await host.get(Left, "x").begin()
+    await host.store.drained()
+    assert len(await fiber_rows(host)) == 1
+    await world.stop()
     Left.log = []
-    async with hosting(Left, url=store_url, life="2") as host:
-        await host.get(Left, "x").hello()
-        await host.until_settled()
-        assert Left.log[0] == "start"
-        assert sorted(Left.log[1:]) == ["call", "recover"]
-        assert await fiber_rows(host) == []
+    host = await world.next_life()
+    await host.get(Left, "x").hello()
+    await host.until_settled()
+    assert Left.log[0] == "start"
+    assert sorted(Left.log[1:]) == ["call", "recover"]
+    assert await fiber_rows(host) == []
 
 
-async def test_on_start_that_calls_its_own_agent_is_told_so(sqlite_url: str) -> None:
+async def test_on_start_that_calls_its_own_agent_is_told_so(sqlite_world: World) -> None:
     class Narcissus(Agent):
         async def on_start(self) -> None:
             await host.get(Narcissus, self.name).look()
 
         async def look(self) -> None: ...
 
-    async with hosting(Narcissus, url=sqlite_url) as host:
-        with pytest.raises(ActivationFailed, match="call the method on self"):
-            await host.get(Narcissus, "n").look()
+    host = await sqlite_world.host(Narcissus)
+    with pytest.raises(ActivationFailed, match="call the method on self"):
+        await host.get(Narcissus, "n").look()

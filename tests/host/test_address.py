@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from outlast import Agent, OutlastError
 from outlast.core.errors import InvalidName
 from outlast.host.address import MAX_BYTES, Address
-from support import hosting
+from support import World
 
 # Each differs from its neighbours by something that a URL, a file system or a collation might lose.
 NASTY = [
@@ -164,21 +164,21 @@ class Diary(Agent):
         return self.name, await self.storage.list()
 
 
-async def test_two_different_names_never_share_rows(store_url: str) -> None:
-    async with hosting(Diary, url=store_url) as host:
-        for number, name in enumerate(NASTY):
-            await host.get(Diary, name).write(f"diary {number}")
-    async with hosting(Diary, url=store_url, life="2") as host:
-        for number, name in enumerate(NASTY):
-            assert await host.get(Diary, name).read() == (name, {"text": f"diary {number}"})
+async def test_two_different_names_never_share_rows(world: World) -> None:
+    host = await world.host(Diary)
+    for number, name in enumerate(NASTY):
+        await host.get(Diary, name).write(f"diary {number}")
+    host = await world.next_life()
+    for number, name in enumerate(NASTY):
+        assert await host.get(Diary, name).read() == (name, {"text": f"diary {number}"})
 
 
 @pytest.mark.parametrize("name", ["a\0b", "😀" * 200])
 async def test_a_host_refuses_an_impossible_name_before_any_call(
-    sqlite_url: str, name: str
+    sqlite_world: World, name: str
 ) -> None:
-    async with hosting(Diary, url=sqlite_url) as host:
-        with pytest.raises(InvalidName) as caught:
-            host.get(Diary, name)
-        assert isinstance(caught.value, OutlastError)
-        assert host.statistics().active == 0
+    host = await sqlite_world.host(Diary)
+    with pytest.raises(InvalidName) as caught:
+        host.get(Diary, name)
+    assert isinstance(caught.value, OutlastError)
+    assert host.statistics().active == 0

@@ -14,7 +14,7 @@ from outlast import Agent
 from outlast.host.admin import socket as admin
 from outlast.host.admin.socket import AdminRefused, AdminSocket, NoHost
 from outlast.store.url import identity_of
-from support import hosting
+from support import World, hosting
 
 
 class Counter(Agent):
@@ -36,14 +36,15 @@ async def ask(url: str, call: str, agent: str = "Counter/a", **arguments: Any) -
     return await admin.ask(admin.sockets_of(identity_of(url)), request)
 
 
-async def test_a_command_reaches_the_agents_of_a_running_host(store_url: str) -> None:
-    async with hosting(Counter, url=store_url, admin=True):
-        assert await ask(store_url, "add", n=2) == {"total": 2, "name": "a"}
-        assert await ask(store_url, "add", "Counter/%C3%B6", n=1) == {"total": 1, "name": "ö"}
-        hello = await ask(store_url, "hello")
-        assert (hello["pid"], hello["classes"]) == (os.getpid(), ["Counter"])
+async def test_a_command_reaches_the_agents_of_a_running_host(world: World) -> None:
+    await world.host(Counter, admin=True)
+    assert await ask(world.url, "add", n=2) == {"total": 2, "name": "a"}
+    assert await ask(world.url, "add", "Counter/%C3%B6", n=1) == {"total": 1, "name": "ö"}
+    hello = await ask(world.url, "hello")
+    assert (hello["pid"], hello["classes"]) == (os.getpid(), ["Counter"])
+    await world.stop()
     with pytest.raises(NoHost):
-        await ask(store_url, "add", n=2)
+        await ask(world.url, "add", n=2)
 
 
 @pytest.mark.parametrize(
@@ -58,43 +59,46 @@ async def test_a_command_reaches_the_agents_of_a_running_host(store_url: str) ->
     ],
 )
 async def test_what_it_does_not_do_it_says_and_goes_on(
-    sqlite_url: str, call: str, agent: str, told: str
+    sqlite_world: World, call: str, agent: str, told: str
 ) -> None:
-    async with hosting(Counter, url=sqlite_url, admin=True):
-        with pytest.raises(AdminRefused) as caught:
-            await ask(sqlite_url, call, agent)
-        assert told in str(caught.value)
-        assert (await ask(sqlite_url, "add", n=1))["total"] == 1
+    await sqlite_world.host(Counter, admin=True)
+    with pytest.raises(AdminRefused) as caught:
+        await ask(sqlite_world.url, call, agent)
+    assert told in str(caught.value)
+    assert (await ask(sqlite_world.url, "add", n=1))["total"] == 1
 
 
-async def test_there_is_none_unless_it_is_wanted(sqlite_url: str, tmp_path: Path) -> None:
-    async with hosting(Counter, url=sqlite_url):
-        assert [name for name in os.listdir(tmp_path) if name.endswith(".sock")] == []
-        with pytest.raises(NoHost):
-            await ask(sqlite_url, "hello")
+async def test_there_is_none_unless_it_is_wanted(sqlite_world: World, tmp_path: Path) -> None:
+    await sqlite_world.host(Counter)
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".sock")] == []
+    with pytest.raises(NoHost):
+        await ask(sqlite_world.url, "hello")
 
 
-async def test_only_its_user_can_open_it_and_it_is_gone_with_its_host(store_url: str) -> None:
-    async with hosting(Counter, url=store_url, admin=True):
-        (path,) = admin.sockets_of(identity_of(store_url))
-        mode = path.lstat().st_mode
-        assert stat.S_ISSOCK(mode)
-        assert stat.S_IMODE(mode) == 0o600
+async def test_only_its_user_can_open_it_and_it_is_gone_with_its_host(world: World) -> None:
+    await world.host(Counter, admin=True)
+    (path,) = admin.sockets_of(identity_of(world.url))
+    mode = path.lstat().st_mode
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+    await world.stop()
     assert not path.exists()
     assert not [name for name in os.listdir(path.parent) if name.startswith(f".{path.name[-40:]}")]
 
 
-async def test_what_a_killed_host_has_left_is_replaced(sqlite_url: str, tmp_path: Path) -> None:
+async def test_what_a_killed_host_has_left_is_replaced(sqlite_world: World, tmp_path: Path) -> None:
     left = AdminSocket(tmp_path / "store.db.sock", lambda request: asyncio.sleep(0))
     await left.open()
     assert left._server is not None
     left._server.close()  # as the kernel would
     with pytest.raises(NoHost):
-        await ask(sqlite_url, "hello")
-    async with hosting(Counter, url=sqlite_url, admin=True):
-        assert (await ask(sqlite_url, "add", n=1))["total"] == 1
-        await left.close()
-        assert (await ask(sqlite_url, "add", n=1))["total"] == 2, "nobody closes what is another's"
+        await ask(sqlite_world.url, "hello")
+    await sqlite_world.host(Counter, admin=True)
+    assert (await ask(sqlite_world.url, "add", n=1))["total"] == 1
+    await left.close()
+    assert (await ask(sqlite_world.url, "add", n=1))["total"] == 2, (
+        "nobody closes what is another's"
+    )
 
 
 async def test_a_path_that_is_too_long_for_a_socket_has_one_elsewhere(tmp_path: Path) -> None:
@@ -123,19 +127,20 @@ async def test_a_folder_that_others_can_write_is_not_used(
 
 
 async def test_a_host_that_can_have_none_runs_without(
-    sqlite_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "store.db.sock").mkdir()
-    async with hosting(Counter, url=sqlite_url, admin=True) as host:
-        assert (await host.get(Counter, "a").add(1))["total"] == 1
+    host = await sqlite_world.host(Counter, admin=True)
+    assert (await host.get(Counter, "a").add(1))["total"] == 1
+    await sqlite_world.stop()
     assert "cannot open the admin socket" in caplog.text
 
 
-async def test_lines_that_are_no_requests_are_answered(sqlite_url: str) -> None:
-    async with hosting(Counter, url=sqlite_url, admin=True):
-        (path,) = admin.sockets_of(identity_of(sqlite_url))
-        reader, writer = await asyncio.open_unix_connection(path)
-        writer.write(b"nonsense\n[1]\n{}\n")
-        answers = [await reader.readline() for _ in range(3)]
-        assert all(b'"ok":false' in answer for answer in answers)
-        writer.close()
+async def test_lines_that_are_no_requests_are_answered(sqlite_world: World) -> None:
+    await sqlite_world.host(Counter, admin=True)
+    (path,) = admin.sockets_of(identity_of(sqlite_world.url))
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(b"nonsense\n[1]\n{}\n")
+    answers = [await reader.readline() for _ in range(3)]
+    assert all(b'"ok":false' in answer for answer in answers)
+    writer.close()

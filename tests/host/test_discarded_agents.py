@@ -11,7 +11,7 @@ import pytest
 from outlast import Agent, CommitFailed, FiberContext
 from outlast.host.wakeups.alarms import alarm
 from outlast.store.operations import Query
-from support import fiber_rows, hosting, raw
+from support import World, fiber_rows, raw
 
 pytestmark = pytest.mark.virtual_time
 
@@ -80,82 +80,84 @@ def waits() -> list[int]:
 
 
 async def test_a_commit_that_fails_discards_the_agent_which_boots_again_by_itself_and_goes_on(
-    store_url: str,
+    world: World,
 ) -> None:
     Stepper.breaks_at = {5}
-    async with hosting(Stepper, url=store_url) as host:
-        await host.get(Stepper, "x").begin(10)
-        await asyncio.sleep(5.9)
-        assert host.statistics().active == 1
-        await asyncio.sleep(0.2)
-        assert host.statistics().active == 0  # discarded at 6 s
-        await asyncio.sleep(20)
-        assert len(Stepper.starts) == 2
-        assert Stepper.starts[1] == pytest.approx(7, abs=0.01)  # a second later
-        assert await host.get(Stepper, "x").steps() == expected(10)
-        assert await fiber_rows(host) == []
+    host = await world.host(Stepper)
+    await host.get(Stepper, "x").begin(10)
+    await asyncio.sleep(5.9)
+    assert host.statistics().active == 1
+    await asyncio.sleep(0.2)
+    assert host.statistics().active == 0  # discarded at 6 s
+    await asyncio.sleep(20)
+    assert len(Stepper.starts) == 2
+    assert Stepper.starts[1] == pytest.approx(7, abs=0.01)  # a second later
+    assert await host.get(Stepper, "x").steps() == expected(10)
+    assert await fiber_rows(host) == []
 
 
-async def test_the_one_that_wrote_and_those_behind_it_are_told_why(store_url: str) -> None:
-    async with hosting(Stepper, url=store_url) as host:
-        stub = host.get(Stepper, "x")
-        await stub.put("before")
-        answers = await asyncio.gather(
-            stub.break_a_commit(), stub.put("behind"), return_exceptions=True
-        )
-        assert [type(answer) for answer in answers] == [CommitFailed, CommitFailed]
-        assert "alarms set could not be written" in str(answers[0])
-        assert "boots again from the store" in str(answers[1])
-        assert host.statistics().active == 0
-        query = Query.same("SELECT value FROM storage")
-        assert await host.store.fetch(query) == [('"before"',)]
-        await stub.put("after")
-        assert await host.store.fetch(query) == [('"after"',)]
+async def test_the_one_that_wrote_and_those_behind_it_are_told_why(world: World) -> None:
+    host = await world.host(Stepper)
+    stub = host.get(Stepper, "x")
+    await stub.put("before")
+    answers = await asyncio.gather(
+        stub.break_a_commit(), stub.put("behind"), return_exceptions=True
+    )
+    assert [type(answer) for answer in answers] == [CommitFailed, CommitFailed]
+    assert "alarms set could not be written" in str(answers[0])
+    assert "boots again from the store" in str(answers[1])
+    assert host.statistics().active == 0
+    query = Query.same("SELECT value FROM storage")
+    assert await host.store.fetch(query) == [('"before"',)]
+    await stub.put("after")
+    assert await host.store.fetch(query) == [('"after"',)]
 
 
-async def test_an_agent_without_unfinished_work_is_not_woken_again(store_url: str) -> None:
-    async with hosting(Stepper, url=store_url) as host:
-        with pytest.raises(CommitFailed):
-            await host.get(Stepper, "x").break_a_commit()
-        await asyncio.sleep(3600)
-        assert (len(Stepper.starts), host.statistics().active) == (1, 0)
+async def test_an_agent_without_unfinished_work_is_not_woken_again(world: World) -> None:
+    host = await world.host(Stepper)
+    with pytest.raises(CommitFailed):
+        await host.get(Stepper, "x").break_a_commit()
+    await asyncio.sleep(3600)
+    assert (len(Stepper.starts), host.statistics().active) == (1, 0)
 
 
 async def test_while_it_goes_on_failing_the_waits_double_up_to_five_minutes(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     Stepper.breaks_at = set(range(11))  # each life takes one step and fails at the next
-    async with hosting(Stepper, url=sqlite_url) as host:
-        await host.get(Stepper, "x").begin(12)
-        await asyncio.sleep(3600)
-        seconds_alive = [1, *[2] * 10]
-        waited = [wait - alive for wait, alive in zip(waits(), seconds_alive, strict=True)]
-        assert waited == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
-        assert await host.get(Stepper, "x").steps() == expected(12)
+    host = await sqlite_world.host(Stepper)
+    await host.get(Stepper, "x").begin(12)
+    await asyncio.sleep(3600)
+    seconds_alive = [1, *[2] * 10]
+    waited = [wait - alive for wait, alive in zip(waits(), seconds_alive, strict=True)]
+    assert waited == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    assert await host.get(Stepper, "x").steps() == expected(12)
 
 
-async def test_an_agent_that_fails_whenever_it_is_recovered_never_spins(sqlite_url: str) -> None:
+async def test_an_agent_that_fails_whenever_it_is_recovered_never_spins(
+    sqlite_world: World,
+) -> None:
     Stepper.breaks_at, Stepper.breaks_after_recovery = {0}, 10
-    async with hosting(Stepper, url=sqlite_url) as host:
-        await host.get(Stepper, "x").begin(3)
-        await asyncio.sleep(5000)
-        assert min(waits()) >= 1
-        assert len(Stepper.starts) < 40
-        assert await host.get(Stepper, "x").steps() == expected(3)
+    host = await sqlite_world.host(Stepper)
+    await host.get(Stepper, "x").begin(3)
+    await asyncio.sleep(5000)
+    assert min(waits()) >= 1
+    assert len(Stepper.starts) < 40
+    assert await host.get(Stepper, "x").steps() == expected(3)
 
 
 async def test_once_it_has_been_well_the_next_failure_waits_a_second_again(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     Stepper.breaks_at, Stepper.breaks_after_recovery = {0}, 4
-    async with hosting(Stepper, url=sqlite_url) as host:
-        await host.get(Stepper, "x").begin(3)
-        await asyncio.sleep(3600)
-        assert host.statistics().active == 0  # evicted: all is well
-        Stepper.starts, Stepper.breaks_at = [], {1}
-        await host.get(Stepper, "x").begin(3)
-        await asyncio.sleep(100)
-        assert waits() == [3]
+    host = await sqlite_world.host(Stepper)
+    await host.get(Stepper, "x").begin(3)
+    await asyncio.sleep(3600)
+    assert host.statistics().active == 0  # evicted: all is well
+    Stepper.starts, Stepper.breaks_at = [], {1}
+    await host.get(Stepper, "x").begin(3)
+    await asyncio.sleep(100)
+    assert waits() == [3]
 
 
 @pytest.mark.parametrize(
@@ -164,69 +166,69 @@ async def test_once_it_has_been_well_the_next_failure_waits_a_second_again(
     ids=["commits are missing", "the agent's row is missing"],
 )
 async def test_when_the_store_goes_back_in_time_the_agent_boots_again_by_itself_and_goes_on(
-    sqlite_url: str, damage: str
+    sqlite_world: World, damage: str
 ) -> None:
-    async with hosting(Stepper, url=sqlite_url) as host:
-        await host.get(Stepper, "x").begin(10)
-        await asyncio.sleep(4.5)
-        with closing(raw(sqlite_url)) as db:
-            db.execute(damage)
-        await asyncio.sleep(100)
-        assert len(Stepper.starts) == 2
-        assert await host.get(Stepper, "x").steps() == expected(10)
-        assert await fiber_rows(host) == []
+    host = await sqlite_world.host(Stepper)
+    await host.get(Stepper, "x").begin(10)
+    await asyncio.sleep(4.5)
+    with closing(raw(sqlite_world.url)) as db:
+        db.execute(damage)
+    await asyncio.sleep(100)
+    assert len(Stepper.starts) == 2
+    assert await host.get(Stepper, "x").steps() == expected(10)
+    assert await fiber_rows(host) == []
 
 
-async def test_an_agent_that_another_host_has_taken_is_not_woken_here(sqlite_url: str) -> None:
-    async with hosting(Stepper, url=sqlite_url) as host:
-        await host.get(Stepper, "x").begin(10)
-        await asyncio.sleep(4.5)
-        with closing(raw(sqlite_url)) as db:
-            db.execute("UPDATE agents SET epoch = epoch + 1, owner = 'another'")
-        await asyncio.sleep(3600)
-        assert (len(Stepper.starts), len(Stepper.left)) == (1, 1)
-        assert host.statistics().active == 0
+async def test_an_agent_that_another_host_has_taken_is_not_woken_here(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Stepper)
+    await host.get(Stepper, "x").begin(10)
+    await asyncio.sleep(4.5)
+    with closing(raw(sqlite_world.url)) as db:
+        db.execute("UPDATE agents SET epoch = epoch + 1, owner = 'another'")
+    await asyncio.sleep(3600)
+    assert (len(Stepper.starts), len(Stepper.left)) == (1, 1)
+    assert host.statistics().active == 0
 
 
 async def test_a_new_activation_waits_until_the_work_of_the_old_one_has_stopped(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     Stepper.slow_to_leave = 3
-    async with hosting(Stepper, url=sqlite_url) as host:
-        stub = host.get(Stepper, "x")
-        await stub.begin(10)
-        await asyncio.sleep(0.5)
-        with pytest.raises(CommitFailed):
-            await stub.break_a_commit()
-        assert await stub.steps() == []
-        assert Stepper.left == [3.5]
-        assert Stepper.starts[1] == 3.5
+    host = await sqlite_world.host(Stepper)
+    stub = host.get(Stepper, "x")
+    await stub.begin(10)
+    await asyncio.sleep(0.5)
+    with pytest.raises(CommitFailed):
+        await stub.break_a_commit()
+    assert await stub.steps() == []
+    assert Stepper.left == [3.5]
+    assert Stepper.starts[1] == 3.5
 
 
-async def test_but_not_for_longer_than_five_seconds(sqlite_url: str) -> None:
+async def test_but_not_for_longer_than_five_seconds(sqlite_world: World) -> None:
     Stepper.slow_to_leave = 1000
-    async with hosting(Stepper, url=sqlite_url) as host:
-        stub = host.get(Stepper, "x")
-        await stub.begin(3)
-        await asyncio.sleep(0.5)
-        with pytest.raises(CommitFailed):
-            await stub.break_a_commit()
-        assert await stub.steps() == []
-        assert Stepper.starts[1] == 5.5
-        assert Stepper.left == []
-        await asyncio.sleep(1100)
-        assert await stub.steps() == expected(3)
+    host = await sqlite_world.host(Stepper)
+    stub = host.get(Stepper, "x")
+    await stub.begin(3)
+    await asyncio.sleep(0.5)
+    with pytest.raises(CommitFailed):
+        await stub.break_a_commit()
+    assert await stub.steps() == []
+    assert Stepper.starts[1] == 5.5
+    assert Stepper.left == []
+    await asyncio.sleep(1100)
+    assert await stub.steps() == expected(3)
 
 
-async def test_a_host_that_stops_forgets_whom_it_wanted_to_wake_again(sqlite_url: str) -> None:
+async def test_a_host_that_stops_forgets_whom_it_wanted_to_wake_again(sqlite_world: World) -> None:
     Stepper.breaks_at = {1}
-    async with hosting(Stepper, url=sqlite_url) as host:
-        await host.get(Stepper, "x").begin(3)
-        await asyncio.sleep(2.5)
-        assert host.statistics().active == 0
-        await host.stop()
-        await asyncio.sleep(100)
-        assert len(Stepper.starts) == 1
-    async with hosting(Stepper, url=sqlite_url, life="2") as host:
-        await host.until_settled()
-        assert await host.get(Stepper, "x").steps() == expected(3)
+    host = await sqlite_world.host(Stepper)
+    await host.get(Stepper, "x").begin(3)
+    await asyncio.sleep(2.5)
+    assert host.statistics().active == 0
+    await host.stop()
+    await asyncio.sleep(100)
+    assert len(Stepper.starts) == 1
+    host = await sqlite_world.next_life()
+    await host.until_settled()
+    assert await host.get(Stepper, "x").steps() == expected(3)

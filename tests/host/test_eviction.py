@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import Agent, CommitFailed, Host, Lease
-from support import alarm_rows, fiber_rows, hosting, listen
+from support import World, alarm_rows, fiber_rows, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -73,153 +73,153 @@ async def idle_for_a_while(host: Host) -> None:
 
 
 async def test_after_sixty_idle_seconds_the_object_is_gone_and_the_next_call_finds_all_its_data(
-    store_url: str,
+    world: World,
 ) -> None:
-    async with hosting(Sleeper, url=store_url) as host:
-        seen = listen(host, "lifecycle")
-        stub = host.get(Sleeper, "alice")
-        await stub.remember("milk")
-        await asyncio.sleep(59)
-        assert (alive(), host.statistics().active) == (1, 1)
-        await asyncio.sleep(2)
-        assert (alive(), host.statistics().active) == (0, 0)
-        assert [(event.name, event.agent) for event in seen] == [
-            ("lifecycle:activated", "Sleeper/alice"),
-            ("lifecycle:evicted", "Sleeper/alice"),
-        ]
-        assert await stub.recall() == ([], ["milk"])
-        assert await stub.remember("eggs") == ["milk", "eggs"]
-        assert len(Sleeper.objects) == 2
+    host = await world.host(Sleeper)
+    seen = listen(host, "lifecycle")
+    stub = host.get(Sleeper, "alice")
+    await stub.remember("milk")
+    await asyncio.sleep(59)
+    assert (alive(), host.statistics().active) == (1, 1)
+    await asyncio.sleep(2)
+    assert (alive(), host.statistics().active) == (0, 0)
+    assert [(event.name, event.agent) for event in seen] == [
+        ("lifecycle:activated", "Sleeper/alice"),
+        ("lifecycle:evicted", "Sleeper/alice"),
+    ]
+    assert await stub.recall() == ([], ["milk"])
+    assert await stub.remember("eggs") == ["milk", "eggs"]
+    assert len(Sleeper.objects) == 2
 
 
 async def test_each_agent_is_evicted_at_its_own_time_and_a_call_starts_the_wait_anew(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
-    async with hosting(Sleeper, url=sqlite_url, idle_timeout=10) as host:
-        early, late = host.get(Sleeper, "early"), host.get(Sleeper, "late")
-        await early.recall()
-        await asyncio.sleep(4)
-        await late.recall()
-        await asyncio.sleep(4)
-        await early.recall()
-        await asyncio.sleep(5)
-        assert host.statistics().active == 2
-        await asyncio.sleep(1.5)  # 10 s after the call to late, 6.5 s after the last to early
-        assert (alive(), host.statistics().active) == (1, 1)
-        await asyncio.sleep(4)
-        assert host.statistics().active == 0
+    host = await sqlite_world.host(Sleeper, idle_timeout=10)
+    early, late = host.get(Sleeper, "early"), host.get(Sleeper, "late")
+    await early.recall()
+    await asyncio.sleep(4)
+    await late.recall()
+    await asyncio.sleep(4)
+    await early.recall()
+    await asyncio.sleep(5)
+    assert host.statistics().active == 2
+    await asyncio.sleep(1.5)  # 10 s after the call to late, 6.5 s after the last to early
+    assert (alive(), host.statistics().active) == (1, 1)
+    await asyncio.sleep(4)
+    assert host.statistics().active == 0
 
 
 async def test_of_a_thousand_agents_called_one_a_second_only_the_warm_ones_stay_in_memory(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
-    async with hosting(Sleeper, url=sqlite_url, idle_timeout=10) as host:
-        for number in range(1000):
-            await host.get(Sleeper, str(number)).recall()
-            await asyncio.sleep(1)
-        assert host.statistics().active <= 11
+    host = await sqlite_world.host(Sleeper, idle_timeout=10)
+    for number in range(1000):
+        await host.get(Sleeper, str(number)).recall()
+        await asyncio.sleep(1)
+    assert host.statistics().active <= 11
 
 
-async def test_an_agent_is_not_evicted_while_a_call_runs(sqlite_url: str) -> None:
-    async with hosting(Sleeper, url=sqlite_url) as host:
-        await idle_for_a_while(host)
-        call = asyncio.create_task(host.get(Sleeper, "alice").wait())
-        await asyncio.sleep(3600)
-        assert (host.statistics().active, host.statistics().held) == (1, 1)
-        Sleeper.release.set()
-        await call
-        del call
-        await asyncio.sleep(61)
-        assert alive() == 0
+async def test_an_agent_is_not_evicted_while_a_call_runs(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Sleeper)
+    await idle_for_a_while(host)
+    call = asyncio.create_task(host.get(Sleeper, "alice").wait())
+    await asyncio.sleep(3600)
+    assert (host.statistics().active, host.statistics().held) == (1, 1)
+    Sleeper.release.set()
+    await call
+    del call
+    await asyncio.sleep(61)
+    assert alive() == 0
 
 
-async def test_an_agent_is_not_evicted_while_a_fiber_runs(store_url: str) -> None:
-    async with hosting(Sleeper, url=store_url) as host:
-        await idle_for_a_while(host)
-        await host.get(Sleeper, "alice").begin()
-        await asyncio.sleep(3600)
-        assert (host.statistics().active, len(await fiber_rows(host))) == (1, 1)
-        Sleeper.release.set()
-        await asyncio.sleep(61)
-        assert (host.statistics().active, await fiber_rows(host)) == (0, [])
-        await asyncio.sleep(600)  # asyncpg's timers remember who used a connection for 5 minutes
-        assert alive() == 0
+async def test_an_agent_is_not_evicted_while_a_fiber_runs(world: World) -> None:
+    host = await world.host(Sleeper)
+    await idle_for_a_while(host)
+    await host.get(Sleeper, "alice").begin()
+    await asyncio.sleep(3600)
+    assert (host.statistics().active, len(await fiber_rows(host))) == (1, 1)
+    Sleeper.release.set()
+    await asyncio.sleep(61)
+    assert (host.statistics().active, await fiber_rows(host)) == (0, [])
+    await asyncio.sleep(600)  # asyncpg's timers remember who used a connection for 5 minutes
+    assert alive() == 0
 
 
 async def test_an_agent_is_not_evicted_while_something_it_keeps_alive_for_is_awaited(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
-    async with hosting(Sleeper, url=sqlite_url) as host:
-        await idle_for_a_while(host)
-        await host.get(Sleeper, "alice").hold_while()
-        await asyncio.sleep(3600)
-        assert host.statistics().active == 1
-        Sleeper.release.set()
-        await asyncio.sleep(61)
-        assert alive() == 0
+    host = await sqlite_world.host(Sleeper)
+    await idle_for_a_while(host)
+    await host.get(Sleeper, "alice").hold_while()
+    await asyncio.sleep(3600)
+    assert host.statistics().active == 1
+    Sleeper.release.set()
+    await asyncio.sleep(61)
+    assert alive() == 0
 
 
 @pytest.mark.invariant("A14")
 async def test_a_lease_released_twice_counts_once_and_its_end_leaves_no_alarm_and_no_timer(
-    store_url: str,
+    world: World,
 ) -> None:
-    async with hosting(Sleeper, url=store_url) as host:
-        stub = host.get(Sleeper, "alice")
-        first, second = await stub.hold(), await stub.hold()
-        first.release()
-        first.release()
+    host = await world.host(Sleeper)
+    stub = host.get(Sleeper, "alice")
+    first, second = await stub.hold(), await stub.hold()
+    first.release()
+    first.release()
+    await asyncio.sleep(3600)
+    assert host.statistics().active == 1  # the second still holds
+    second.release()
+    del first, second
+    await asyncio.sleep(61)
+    assert (alive(), host.statistics().next_alarm_at) == (0, None)
+    assert await alarm_rows(host) == []
+    assert pending_timers() == []
+    commits = host.store.statistics().commits
+    await asyncio.sleep(86_400)
+    assert (alive(), host.store.statistics().commits) == (0, commits)
+
+
+async def test_a_lease_can_be_held_with_with_and_async_with(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Sleeper)
+    with await host.get(Sleeper, "alice").hold():
         await asyncio.sleep(3600)
-        assert host.statistics().active == 1  # the second still holds
-        second.release()
-        del first, second
-        await asyncio.sleep(61)
-        assert (alive(), host.statistics().next_alarm_at) == (0, None)
-        assert await alarm_rows(host) == []
-        assert pending_timers() == []
-        commits = host.store.statistics().commits
-        await asyncio.sleep(86_400)
-        assert (alive(), host.store.statistics().commits) == (0, commits)
+        assert host.statistics().active == 1
+    async with await host.get(Sleeper, "alice").hold():
+        await asyncio.sleep(3600)
+        assert host.statistics().active == 1
+    await asyncio.sleep(61)
+    assert len(Sleeper.objects) == 1
+    assert alive() == 0
 
 
-async def test_a_lease_can_be_held_with_with_and_async_with(sqlite_url: str) -> None:
-    async with hosting(Sleeper, url=sqlite_url) as host:
-        with await host.get(Sleeper, "alice").hold():
-            await asyncio.sleep(3600)
-            assert host.statistics().active == 1
-        async with await host.get(Sleeper, "alice").hold():
-            await asyncio.sleep(3600)
-            assert host.statistics().active == 1
-        await asyncio.sleep(61)
-        assert len(Sleeper.objects) == 1
-        assert alive() == 0
+async def test_a_stray_task_of_an_evicted_agent_cannot_write(world: World) -> None:
+    host = await world.host(Sleeper)
+    stub = host.get(Sleeper, "alice")
+    await stub.remember("milk")
+    stray = await stub.stray()
+    with pytest.raises(CommitFailed, match=r"evicted because nothing held it.*fiber"):
+        await stray
+    assert await stub.recall() == ([], ["milk"])
 
 
-async def test_a_stray_task_of_an_evicted_agent_cannot_write(store_url: str) -> None:
-    async with hosting(Sleeper, url=store_url) as host:
-        stub = host.get(Sleeper, "alice")
-        await stub.remember("milk")
-        stray = await stub.stray()
-        with pytest.raises(CommitFailed, match=r"evicted because nothing held it.*fiber"):
-            await stray
-        assert await stub.recall() == ([], ["milk"])
+async def test_an_evicted_agent_that_never_wrote_leaves_no_row(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Sleeper)
+    await host.get(Sleeper, "alice").recall()
+    await asyncio.sleep(61)
+    assert host.statistics().active == 0
+    assert host.store.statistics().commits == 0
 
 
-async def test_an_evicted_agent_that_never_wrote_leaves_no_row(sqlite_url: str) -> None:
-    async with hosting(Sleeper, url=sqlite_url) as host:
-        await host.get(Sleeper, "alice").recall()
-        await asyncio.sleep(61)
-        assert host.statistics().active == 0
-        assert host.store.statistics().commits == 0
-
-
-async def test_an_idle_host_keeps_no_timer(sqlite_url: str) -> None:
-    async with hosting(Sleeper, url=sqlite_url) as host:
-        await host.until_settled()
-        assert pending_timers() == []
-        await host.get(Sleeper, "alice").recall()
-        assert len(pending_timers()) == 1
-        await asyncio.sleep(61)
-        assert pending_timers() == []
+async def test_an_idle_host_keeps_no_timer(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Sleeper)
+    await host.until_settled()
+    assert pending_timers() == []
+    await host.get(Sleeper, "alice").recall()
+    assert len(pending_timers()) == 1
+    await asyncio.sleep(61)
+    assert pending_timers() == []
 
 
 def pending_timers() -> list[Any]:

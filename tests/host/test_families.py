@@ -13,7 +13,7 @@ from outlast import AgentDestroyed, CommitFailed, Host, OwnershipLost
 from outlast.store import fencing
 from outlast.store.operations import Fence
 from outlast.store.url import open_store
-from support import ONE_SERVER, fiber_rows, hosting, listen, raw
+from support import ONE_SERVER, World, fiber_rows, hosting, listen, raw
 
 pytestmark = pytest.mark.virtual_time
 
@@ -55,171 +55,172 @@ async def epochs(host: Host) -> list[tuple[Any, ...]]:
 # --- one fence -----------------------------------------------------------------------------------
 
 
-async def test_a_family_has_one_row_however_many_they_are(store_url: str) -> None:
-    async with hosting(Node, url=store_url) as host:
-        nodes = await family(host)
-        await asyncio.gather(*(node.put(str(n)) for node in nodes for n in range(10)))
-        rows = await rows_under(host, "Node/r")
-        assert [row[:2] for row in rows["agents"]] == [("Node/r", 1)]
-        assert len(rows["storage"]) == 44
+async def test_a_family_has_one_row_however_many_they_are(world: World) -> None:
+    host = await world.host(Node)
+    nodes = await family(host)
+    await asyncio.gather(*(node.put(str(n)) for node in nodes for n in range(10)))
+    rows = await rows_under(host, "Node/r")
+    assert [row[:2] for row in rows["agents"]] == [("Node/r", 1)]
+    assert len(rows["storage"]) == 44
 
 
 @pytest.mark.invariant("B8")
 async def test_whoever_of_them_finds_the_fence_lost_all_of_them_are_discarded(
-    store_url: str,
+    world: World,
 ) -> None:
-    async with hosting(Node, url=store_url) as host:
-        for teller in range(4):
-            nodes = await family(host)
-            other = host.get(Node, "other")
-            await other.put("before")
-            lost, discarded = listen(host, "fence:lost"), listen(host, "lifecycle:discarded")
-            waiting = [asyncio.create_task(node.wait()) for node in nodes]
-            await asyncio.sleep(1)
-            await take_away(host, store_url, "Node/r")
-            before = await rows_under(host, "Node/r")
-            with pytest.raises(OwnershipLost, match=r"Node/r: epoch \d is no longer"):
-                await nodes[teller].put("stale")
-            answers = await asyncio.gather(*waiting, return_exceptions=True)
-            assert [type(answer) for answer in answers] == [OwnershipLost] * 4
-            assert [event.agent for event in lost] == ["Node/r"]
-            assert {event.agent for event in discarded} == {node._address.text for node in nodes}
-            assert host.statistics().active == 1  # the other one
-            assert await rows_under(host, "Node/r") == before
-            for node in nodes:  # and they come again, under a new fence
-                assert await node.everything() == {"before": True}
-            await other.put("after")
+    host = await world.host(Node)
+    for teller in range(4):
+        nodes = await family(host)
+        other = host.get(Node, "other")
+        await other.put("before")
+        lost, discarded = listen(host, "fence:lost"), listen(host, "lifecycle:discarded")
+        waiting = [asyncio.create_task(node.wait()) for node in nodes]
+        await asyncio.sleep(1)
+        await take_away(host, world.url, "Node/r")
+        before = await rows_under(host, "Node/r")
+        with pytest.raises(OwnershipLost, match=r"Node/r: epoch \d is no longer"):
+            await nodes[teller].put("stale")
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [OwnershipLost] * 4
+        assert [event.agent for event in lost] == ["Node/r"]
+        assert {event.agent for event in discarded} == {node._address.text for node in nodes}
+        assert host.statistics().active == 1  # the other one
+        assert await rows_under(host, "Node/r") == before
+        for node in nodes:  # and they come again, under a new fence
+            assert await node.everything() == {"before": True}
+        await other.put("after")
 
 
 async def test_a_commit_of_one_that_fails_discards_all_and_their_work_is_taken_up_again(
-    store_url: str,
+    world: World,
 ) -> None:
-    async with hosting(Node, url=store_url) as host:
-        nodes = await family(host)
-        for node in nodes[:3]:  # the last one has nothing to do
-            await node.begin(10, id="x")
-        await asyncio.sleep(5)
-        forget()
-        with pytest.raises(CommitFailed):
-            await nodes[2].break_a_commit()
-        assert host.statistics().active == 0
-        await asyncio.sleep(0.9)
-        assert Node.starts == []
-        await asyncio.sleep(0.2)
-        assert sorted(Node.starts) == ["a", "b", "r"]
-        await host.until_settled()
-        for name in "rab":
-            lines = [f"{name} recovers work", f"{name} works", f"{name} has worked"]
-            assert [line for line in Node.log if line.startswith(name)] == lines
-        for node in nodes:
-            assert await node.get("worked") == (None if node is nodes[3] else 1)
+    host = await world.host(Node)
+    nodes = await family(host)
+    for node in nodes[:3]:  # the last one has nothing to do
+        await node.begin(10, id="x")
+    await asyncio.sleep(5)
+    forget()
+    with pytest.raises(CommitFailed):
+        await nodes[2].break_a_commit()
+    assert host.statistics().active == 0
+    await asyncio.sleep(0.9)
+    assert Node.starts == []
+    await asyncio.sleep(0.2)
+    assert sorted(Node.starts) == ["a", "b", "r"]
+    await host.until_settled()
+    for name in "rab":
+        lines = [f"{name} recovers work", f"{name} works", f"{name} has worked"]
+        assert [line for line in Node.log if line.startswith(name)] == lines
+    for node in nodes:
+        assert await node.get("worked") == (None if node is nodes[3] else 1)
 
 
 async def test_what_one_hands_over_after_the_failure_of_another_is_not_written(
-    store_url: str,
+    world: World,
 ) -> None:
     """They are in one group: what stands before the failing batch is written, nothing behind it."""
-    async with hosting(Node, url=store_url) as host:
-        nodes = await family(host)
-        answers = await asyncio.gather(
-            nodes[0].put("ahead"),
-            nodes[1].break_a_commit(),
-            nodes[2].put("behind"),
-            return_exceptions=True,
-        )
-        assert answers[0] is None
-        assert [type(answer) for answer in answers[1:]] == [CommitFailed, CommitFailed]
-        assert await nodes[0].get("ahead") is True
-        assert await nodes[2].get("behind") is None
+    host = await world.host(Node)
+    nodes = await family(host)
+    answers = await asyncio.gather(
+        nodes[0].put("ahead"),
+        nodes[1].break_a_commit(),
+        nodes[2].put("behind"),
+        return_exceptions=True,
+    )
+    assert answers[0] is None
+    assert [type(answer) for answer in answers[1:]] == [CommitFailed, CommitFailed]
+    assert await nodes[0].get("ahead") is True
+    assert await nodes[2].get("behind") is None
 
 
-async def test_commits_of_a_family_keep_their_order(store_url: str) -> None:
-    async with hosting(Node, url=store_url) as host:
-        nodes = await family(host)
-        for n in range(10):
-            await asyncio.gather(*(node.put("n", n) for node in nodes for _ in range(3)))
-        assert [await node.get("n") for node in nodes] == [9] * 4
-        assert (await epochs(host))[0][0] == 1
+async def test_commits_of_a_family_keep_their_order(world: World) -> None:
+    host = await world.host(Node)
+    nodes = await family(host)
+    for n in range(10):
+        await asyncio.gather(*(node.put("n", n) for node in nodes for _ in range(3)))
+    assert [await node.get("n") for node in nodes] == [9] * 4
+    assert (await epochs(host))[0][0] == 1
 
 
-async def test_two_hundred_at_once(store_url: str) -> None:
-    async with hosting(Node, url=store_url) as host:
-        root = host.get(Node, "r")
-        names = [f"n{n}" for n in range(200)]
-        children = await asyncio.gather(*(root.sub_agent(Node, name) for name in names))
-        assert sorted(each.name for each in await root.list_sub_agents()) == sorted(names)
-        await asyncio.gather(*(child.begin(10) for child in children))
-        await asyncio.gather(
-            *(child.put("n", n) for n, child in enumerate(children)),
-            *(child.set(n, n) for n, child in enumerate(children)),
-        )
-        await host.until_settled()
-        assert await asyncio.gather(*(child.get("n") for child in children)) == list(range(200))
-        assert await asyncio.gather(*(child.get("worked") for child in children)) == [1] * 200
-        assert host.statistics().active == 201
-        assert len(await epochs(host)) == 1
-        some = names[::10]
-        assert all(await asyncio.gather(*(root.delete_sub_agent(Node, name) for name in some)))
-        left = {row[0] for row in (await rows_under(host, "Node/r"))["storage"]}
-        assert left == {f"Node/r/Node/{name}" for name in names if name not in some}
-        assert host.statistics().active == 181
+async def test_two_hundred_at_once(world: World) -> None:
+    host = await world.host(Node)
+    root = host.get(Node, "r")
+    names = [f"n{n}" for n in range(200)]
+    children = await asyncio.gather(*(root.sub_agent(Node, name) for name in names))
+    assert sorted(each.name for each in await root.list_sub_agents()) == sorted(names)
+    await asyncio.gather(*(child.begin(10) for child in children))
+    await asyncio.gather(
+        *(child.put("n", n) for n, child in enumerate(children)),
+        *(child.set(n, n) for n, child in enumerate(children)),
+    )
+    await host.until_settled()
+    assert await asyncio.gather(*(child.get("n") for child in children)) == list(range(200))
+    assert await asyncio.gather(*(child.get("worked") for child in children)) == [1] * 200
+    assert host.statistics().active == 201
+    assert len(await epochs(host)) == 1
+    some = names[::10]
+    assert all(await asyncio.gather(*(root.delete_sub_agent(Node, name) for name in some)))
+    left = {row[0] for row in (await rows_under(host, "Node/r"))["storage"]}
+    assert left == {f"Node/r/Node/{name}" for name in names if name not in some}
+    assert host.statistics().active == 181
 
 
-async def test_two_hundred_are_recovered_and_destroyed_with_their_root(store_url: str) -> None:
-    async with hosting(Node, url=store_url, shutdown_timeout=0) as host:
-        root = host.get(Node, "r")
-        children = await asyncio.gather(*(root.sub_agent(Node, f"n{n}") for n in range(200)))
-        await asyncio.gather(*(child.begin(10) for child in children))
-        await asyncio.sleep(1)
+async def test_two_hundred_are_recovered_and_destroyed_with_their_root(world: World) -> None:
+    host = await world.host(Node, shutdown_timeout=0)
+    root = host.get(Node, "r")
+    children = await asyncio.gather(*(root.sub_agent(Node, f"n{n}") for n in range(200)))
+    await asyncio.gather(*(child.begin(10) for child in children))
+    await asyncio.sleep(1)
+    await world.stop()
     forget()
-    async with hosting(Node, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert sum(line.endswith("has worked") for line in Node.log) == 200
-        assert "r" not in Node.starts
-        assert await fiber_rows(host) == []
-        await host.get(Node, "r").destroy()
-        assert await rows_under(host, "Node/r") == {}
+    host = await world.next_life()
+    await host.until_settled()
+    assert sum(line.endswith("has worked") for line in Node.log) == 200
+    assert "r" not in Node.starts
+    assert await fiber_rows(host) == []
+    await host.get(Node, "r").destroy()
+    assert await rows_under(host, "Node/r") == {}
 
 
 # --- coming and going ----------------------------------------------------------------------------
 
 
-async def test_one_stays_while_its_parent_is_evicted_and_goes_on_writing(store_url: str) -> None:
-    async with hosting(Node, url=store_url, idle_timeout=5) as host:
-        root, child, *_ = await family(host)
-        evicted = listen(host, "lifecycle:evicted")
-        await child.begin(100)
-        before = await child.identity()
-        await asyncio.sleep(50)
-        assert {event.agent for event in evicted} == {
-            "Node/r",
-            "Node/r/Node/a/Node/b",
-            "Node/r/Node/c",
-        }
-        assert host.statistics().active == 1
-        await child.put("alone")
-        assert await child.identity() == before
-        await root.put("back")  # under the same fence
-        assert (await epochs(host))[0][0] == 1
-        await host.until_settled()
-        assert await child.get("worked") == 1
+async def test_one_stays_while_its_parent_is_evicted_and_goes_on_writing(world: World) -> None:
+    host = await world.host(Node, idle_timeout=5)
+    root, child, *_ = await family(host)
+    evicted = listen(host, "lifecycle:evicted")
+    await child.begin(100)
+    before = await child.identity()
+    await asyncio.sleep(50)
+    assert {event.agent for event in evicted} == {
+        "Node/r",
+        "Node/r/Node/a/Node/b",
+        "Node/r/Node/c",
+    }
+    assert host.statistics().active == 1
+    await child.put("alone")
+    assert await child.identity() == before
+    await root.put("back")  # under the same fence
+    assert (await epochs(host))[0][0] == 1
+    await host.until_settled()
+    assert await child.get("worked") == 1
 
 
-async def test_one_is_evicted_while_its_parent_stays(store_url: str) -> None:
-    async with hosting(Node, url=store_url, idle_timeout=5) as host:
-        root, child, *_ = await family(host)
-        await root.begin(100)
-        before = await child.identity()
-        await asyncio.sleep(50)
-        assert host.statistics().active == 1
-        assert await child.identity() != before
-        await child.put("after")
-        assert await child.everything() == {"before": True, "after": True}
-        assert (await epochs(host))[0][0] == 1
+async def test_one_is_evicted_while_its_parent_stays(world: World) -> None:
+    host = await world.host(Node, idle_timeout=5)
+    root, child, *_ = await family(host)
+    await root.begin(100)
+    before = await child.identity()
+    await asyncio.sleep(50)
+    assert host.statistics().active == 1
+    assert await child.identity() != before
+    await child.put("after")
+    assert await child.everything() == {"before": True, "after": True}
+    assert (await epochs(host))[0][0] == 1
 
 
 async def test_an_idle_one_is_evicted_while_its_sibling_writes_all_the_time(
-    store_url: str,
+    world: World,
 ) -> None:
     class Writer(Node):
         async def work(self, fiber: Any, seconds: float) -> None:
@@ -228,21 +229,21 @@ async def test_an_idle_one_is_evicted_while_its_sibling_writes_all_the_time(
                 await self.storage.put("n", n)
 
     Writer.sub_agents = [Writer]
-    async with hosting(Writer, url=store_url, idle_timeout=5) as host:
-        root = host.get(Writer, "r")
-        idle, busy = await root.sub_agent(Writer, "idle"), await root.sub_agent(Writer, "busy")
-        await idle.put("key")
-        await busy.begin(10)
-        evicted = listen(host, "lifecycle:evicted")
-        await asyncio.sleep(6)
-        assert {event.agent for event in evicted} == {"Writer/r", "Writer/r/Writer/idle"}
-        assert host.statistics().active == 1
-        await host.until_settled()
-        assert await busy.get("n") == 49
+    host = await world.host(Writer, idle_timeout=5)
+    root = host.get(Writer, "r")
+    idle, busy = await root.sub_agent(Writer, "idle"), await root.sub_agent(Writer, "busy")
+    await idle.put("key")
+    await busy.begin(10)
+    evicted = listen(host, "lifecycle:evicted")
+    await asyncio.sleep(6)
+    assert {event.agent for event in evicted} == {"Writer/r", "Writer/r/Writer/idle"}
+    assert host.statistics().active == 1
+    await host.until_settled()
+    assert await busy.get("n") == 49
 
 
 async def test_code_of_an_evicted_one_can_write_nothing_while_its_family_stays(
-    store_url: str,
+    world: World,
 ) -> None:
     class Ghost(Node):
         async def stray(self) -> asyncio.Task[None]:
@@ -260,42 +261,42 @@ async def test_code_of_an_evicted_one_can_write_nothing_while_its_family_stays(
             return asyncio.create_task(write())
 
     Ghost.sub_agents = [Ghost]
-    async with hosting(Ghost, url=store_url, idle_timeout=5) as host:
-        root = host.get(Ghost, "r")
-        child = await root.sub_agent(Ghost, "a")
-        await (await child.sub_agent(Ghost, "kept")).put("key")
-        await root.begin(100)
-        stray = await child.stray()
-        await stray
-        assert Node.log == ["r works", "refused"]
-        assert await child.everything() == {}
-        assert await child.has_sub_agent(Ghost, "kept") is True
+    host = await world.host(Ghost, idle_timeout=5)
+    root = host.get(Ghost, "r")
+    child = await root.sub_agent(Ghost, "a")
+    await (await child.sub_agent(Ghost, "kept")).put("key")
+    await root.begin(100)
+    stray = await child.stray()
+    await stray
+    assert Node.log == ["r works", "refused"]
+    assert await child.everything() == {}
+    assert await child.has_sub_agent(Ghost, "kept") is True
 
 
-async def test_when_all_have_gone_the_next_takes_a_new_epoch(store_url: str) -> None:
-    async with hosting(Node, url=store_url, idle_timeout=5) as host:
-        _, child, *_ = await family(host)
-        await asyncio.sleep(10)
-        assert host.statistics().active == 0
-        assert host._activations is not None
-        assert host._activations._families == {}
-        await child.put("after")
-        assert (await epochs(host))[0][0] == 2
+async def test_when_all_have_gone_the_next_takes_a_new_epoch(world: World) -> None:
+    host = await world.host(Node, idle_timeout=5)
+    _, child, *_ = await family(host)
+    await asyncio.sleep(10)
+    assert host.statistics().active == 0
+    assert host._activations is not None
+    assert host._activations._families == {}
+    await child.put("after")
+    assert (await epochs(host))[0][0] == 2
 
 
-async def test_nothing_is_kept_in_memory_of_those_that_were_deleted(store_url: str) -> None:
-    async with hosting(Node, url=store_url) as host:
-        root = host.get(Node, "r")
-        for n in range(20):
-            await (await below(root, f"n{n}", "below")).begin_stubborn()
-            await root.delete_sub_agent(Node, f"n{n}")
-        assert host._activations is not None
-        (family,) = host._activations._families.values()
-        assert (len(family.members), len(family.left)) == (1, 0)
-        await asyncio.sleep(1000)
-        assert host._activations._leaving == {}
-        assert host._activations._barred == {}
-        assert host._activations._outliving == set()
+async def test_nothing_is_kept_in_memory_of_those_that_were_deleted(world: World) -> None:
+    host = await world.host(Node)
+    root = host.get(Node, "r")
+    for n in range(20):
+        await (await below(root, f"n{n}", "below")).begin_stubborn()
+        await root.delete_sub_agent(Node, f"n{n}")
+    assert host._activations is not None
+    (family,) = host._activations._families.values()
+    assert (len(family.members), len(family.left)) == (1, 0)
+    await asyncio.sleep(1000)
+    assert host._activations._leaving == {}
+    assert host._activations._barred == {}
+    assert host._activations._outliving == set()
 
 
 async def test_two_hosts_take_a_family_from_each_other_as_a_whole(postgres_url: str) -> None:

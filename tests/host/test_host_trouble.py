@@ -20,7 +20,7 @@ from outlast.store import fencing
 from outlast.store.base import StoreOptions
 from outlast.store.operations import Fence, Query
 from outlast.store.sqlite.engine import SqliteOptions, open_sqlite
-from support import alarm_rows, fiber_rows, forever, hosting
+from support import World, alarm_rows, fiber_rows, forever, hosting
 
 PATIENCE = 60.0  # seconds
 
@@ -75,51 +75,52 @@ def fence_of(host: Host, kind: type[Agent], name: str) -> Fence:
 
 @pytest.mark.virtual_time
 async def test_a_last_commit_of_a_dead_process_does_not_make_its_successor_give_up(
-    store_url: str,
+    world: World,
 ) -> None:
-    async with hosting(Worker, url=store_url, life="1", shutdown_timeout=0) as host:
-        await host.get(Worker, "a").begin()
-        dead = fence_of(host, Worker, "a")
+    host = await world.host(Worker, shutdown_timeout=0)
+    await host.get(Worker, "a").begin()
+    dead = fence_of(host, Worker, "a")
+    await world.stop()
 
     async def on_start(agent: Worker) -> None:
         await asyncio.sleep(10)
 
     Worker.starts = on_start
-    async with hosting(Worker, url=store_url, life="2") as host:
-        await asyncio.sleep(5)  # its row was read; now what the dead one had sent arrives
-        ((id,),) = await fiber_rows(host, "id")
-        zombie = Fence(dead.root, dead.owner, None, dead.epoch, dead.commit_no, held=True)
-        await host.store.commit(zombie, [(sql.STASH, (dead.root, id, "7"))])
-        await asyncio.sleep(60)
-        assert Worker.log == ["a went on from 7"]
-        assert (await fiber_rows(host), await alarm_rows(host)) == ([], [])
+    host = await world.next_life()
+    await asyncio.sleep(5)  # its row was read; now what the dead one had sent arrives
+    ((id,),) = await fiber_rows(host, "id")
+    zombie = Fence(dead.root, dead.owner, None, dead.epoch, dead.commit_no, held=True)
+    await host.store.commit(zombie, [(sql.STASH, (dead.root, id, "7"))])
+    await asyncio.sleep(60)
+    assert Worker.log == ["a went on from 7"]
+    assert (await fiber_rows(host), await alarm_rows(host)) == ([], [])
 
 
 @pytest.mark.virtual_time
 async def test_work_is_taken_up_again_though_the_store_cannot_be_read_just_then(
-    store_url: str,
+    world: World,
 ) -> None:
-    async with hosting(Worker, url=store_url) as host:
-        await host.get(Worker, "a").begin()
-        fence_of(host, Worker, "a").commit_no += 7  # as if an older copy of the store had come back
-        fetch, failures = host.store.fetch, iter(range(3))
+    host = await world.host(Worker)
+    await host.get(Worker, "a").begin()
+    fence_of(host, Worker, "a").commit_no += 7  # as if an older copy of the store had come back
+    fetch, failures = host.store.fetch, iter(range(3))
 
-        async def failing(query: Any, *arguments: Any) -> Any:
-            if query is fencing.READ and next(failures, None) is not None:
-                raise StoreUnavailable("the network is down")
-            return await fetch(query, *arguments)
+    async def failing(query: Any, *arguments: Any) -> Any:
+        if query is fencing.READ and next(failures, None) is not None:
+            raise StoreUnavailable("the network is down")
+        return await fetch(query, *arguments)
 
-        host.store.fetch = failing  # type: ignore[method-assign]
-        with pytest.raises(OwnershipLost):
-            await host.get(Worker, "a").put(1)
-        await asyncio.sleep(60)
-        assert next(failures, None) is None
-        assert Worker.log == ["a went on from 0"]
-        assert await fiber_rows(host) == []
+    host.store.fetch = failing  # type: ignore[method-assign]
+    with pytest.raises(OwnershipLost):
+        await host.get(Worker, "a").put(1)
+    await asyncio.sleep(60)
+    assert next(failures, None) is None
+    assert Worker.log == ["a went on from 0"]
+    assert await fiber_rows(host) == []
 
 
 @pytest.mark.virtual_time
-async def test_a_fiber_of_an_on_start_that_raises_later_is_taken_up_again(store_url: str) -> None:
+async def test_a_fiber_of_an_on_start_that_raises_later_is_taken_up_again(world: World) -> None:
     tries: list[float] = []
 
     async def on_start(agent: Worker) -> None:
@@ -130,13 +131,13 @@ async def test_a_fiber_of_an_on_start_that_raises_later_is_taken_up_again(store_
             raise OSError("a remote service is down")
 
     Worker.starts = on_start
-    async with hosting(Worker, url=store_url) as host:
-        with pytest.raises(ActivationFailed, match="remote service is down"):
-            await host.get(Worker, "a").n()
-        await asyncio.sleep(60)
-        assert len(tries) == 2
-        assert Worker.log == ["a went on from 0"]
-        assert (await fiber_rows(host), await alarm_rows(host)) == ([], [])
+    host = await world.host(Worker)
+    with pytest.raises(ActivationFailed, match="remote service is down"):
+        await host.get(Worker, "a").n()
+    await asyncio.sleep(60)
+    assert len(tries) == 2
+    assert Worker.log == ["a went on from 0"]
+    assert (await fiber_rows(host), await alarm_rows(host)) == ([], [])
 
 
 # --- what hangs ----------------------------------------------------------------------------------
@@ -162,7 +163,9 @@ async def test_agents_whose_on_start_hangs_do_not_stop_the_boot_of_others(store_
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("hung", [100, 250])
-async def test_hooks_that_hang_do_not_stop_the_alarms_of_others(sqlite_url: str, hung: int) -> None:
+async def test_hooks_that_hang_do_not_stop_the_alarms_of_others(
+    sqlite_world: World, hung: int
+) -> None:
     ticks: list[float] = []
 
     class Hanging(Worker):
@@ -178,12 +181,12 @@ async def test_hooks_that_hang_do_not_stop_the_alarms_of_others(sqlite_url: str,
         async def tick(self, payload: Any = None) -> None:
             ticks.append(asyncio.get_running_loop().time())
 
-    async with hosting(Hanging, url=sqlite_url, shutdown_timeout=0) as host:
-        await asyncio.gather(*(host.get(Hanging, str(n)).begin() for n in range(hung)))
-    async with hosting(Hanging, Ticker, url=sqlite_url, life="2", shutdown_timeout=0) as host:
-        await host.get(Ticker, "t").begin()
-        await asyncio.sleep(2 * 3600)
-        assert [round(at) for at in ticks] == [3600]
+    host = await sqlite_world.host(Hanging, shutdown_timeout=0)
+    await asyncio.gather(*(host.get(Hanging, str(n)).begin() for n in range(hung)))
+    host = await sqlite_world.next_life(Hanging, Ticker, shutdown_timeout=0)
+    await host.get(Ticker, "t").begin()
+    await asyncio.sleep(2 * 3600)
+    assert [round(at) for at in ticks] == [3600]
 
 
 # --- whose context -------------------------------------------------------------------------------
@@ -194,7 +197,7 @@ _user: ContextVar[str | None] = ContextVar("user", default=None)
 
 @pytest.mark.virtual_time
 async def test_work_that_an_alarm_wakes_does_not_see_the_context_of_whoever_set_it(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     seen: list[Any] = []
 
@@ -205,18 +208,18 @@ async def test_work_that_an_alarm_wakes_does_not_see_the_context_of_whoever_set_
         async def tick(self, payload: Any = None) -> None:
             seen.append((self.name, _user.get()))
 
-    async with hosting(Ticker, url=sqlite_url) as host:
+    host = await sqlite_world.host(Ticker)
 
-        async def request(name: str) -> None:
-            _user.set(name)
-            await host.get(Ticker, name).begin()
+    async def request(name: str) -> None:
+        _user.set(name)
+        await host.get(Ticker, name).begin()
 
-        await host.until_settled()
-        for name in ("alice", "bob"):
-            await asyncio.create_task(request(name))
-            await asyncio.sleep(1)
-        await asyncio.sleep(60)
-        assert seen == [("alice", None), ("bob", None)]
+    await host.until_settled()
+    for name in ("alice", "bob"):
+        await asyncio.create_task(request(name))
+        await asyncio.sleep(1)
+    await asyncio.sleep(60)
+    assert seen == [("alice", None), ("bob", None)]
 
 
 # --- a store that does not answer ----------------------------------------------------------------
@@ -285,25 +288,25 @@ async def test_stopping_takes_no_longer_than_a_moment_if_the_server_does_not_ans
 
 @pytest.mark.virtual_time
 async def test_an_init_that_replaces_a_part_of_the_agent_is_refused_and_harms_no_other(
-    store_url: str,
+    world: World,
 ) -> None:
     class Own(Worker):
         def __init__(self) -> None:
             self._parts = {}  # type: ignore[assignment]
 
-    async with hosting(Own, Neighbour, url=store_url) as host:
-        with pytest.raises(ActivationFailed, match=r"Own\.__init__ replaces self\._parts") as info:
-            await host.get(Own, "a").put(1)
-        assert isinstance(info.value.__cause__, TypeError)
-        await host.get(Neighbour, "b").put(1)
-        assert await host.get(Neighbour, "b").n() == 1
-        written = await host.store.fetch(Query.same("SELECT root FROM agents"))
-        assert written == [("Neighbour/b",)]
+    host = await world.host(Own, Neighbour)
+    with pytest.raises(ActivationFailed, match=r"Own\.__init__ replaces self\._parts") as info:
+        await host.get(Own, "a").put(1)
+    assert isinstance(info.value.__cause__, TypeError)
+    await host.get(Neighbour, "b").put(1)
+    assert await host.get(Neighbour, "b").n() == 1
+    written = await host.store.fetch(Query.same("SELECT root FROM agents"))
+    assert written == [("Neighbour/b",)]
 
 
 @pytest.mark.virtual_time
 async def test_an_agent_that_cannot_be_discarded_harms_no_neighbour_in_its_group(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stuck(Worker):
         def _leave(self, reason: Exception) -> None:
@@ -311,12 +314,13 @@ async def test_an_agent_that_cannot_be_discarded_harms_no_neighbour_in_its_group
                 raise ZeroDivisionError("not today")
             super()._leave(reason)
 
-    async with hosting(Stuck, Neighbour, url=store_url) as host:
-        stuck, neighbour = host.get(Stuck, "a"), host.get(Neighbour, "b")
-        await asyncio.gather(stuck.put(0), neighbour.put(0))
-        fence_of(host, Stuck, "a").epoch += 5  # somebody else has taken it over
-        lost, kept = await asyncio.gather(stuck.put(1), neighbour.put(1), return_exceptions=True)
-        assert (type(lost), kept) == (OwnershipLost, None)
-        await neighbour.put(2)
-        assert (await stuck.n(), await neighbour.n()) == (0, 2)
+    host = await world.host(Stuck, Neighbour)
+    stuck, neighbour = host.get(Stuck, "a"), host.get(Neighbour, "b")
+    await asyncio.gather(stuck.put(0), neighbour.put(0))
+    fence_of(host, Stuck, "a").epoch += 5  # somebody else has taken it over
+    lost, kept = await asyncio.gather(stuck.put(1), neighbour.put(1), return_exceptions=True)
+    assert (type(lost), kept) == (OwnershipLost, None)
+    await neighbour.put(2)
+    assert (await stuck.n(), await neighbour.n()) == (0, 2)
+    await world.stop()
     assert "cannot stop Stuck/a" in caplog.text

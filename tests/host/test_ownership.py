@@ -15,7 +15,7 @@ from outlast.store import fencing
 from outlast.store.base import Store
 from outlast.store.operations import Fence, Query
 from outlast.store.url import open_store
-from support import ONE_SERVER, fiber_rows, forever, hosting, listen, raw
+from support import ONE_SERVER, World, fiber_rows, forever, hosting, listen, raw
 
 pytestmark = pytest.mark.virtual_time
 
@@ -134,47 +134,47 @@ async def everything(host: Host) -> dict[str, list[tuple[Any, ...]]]:
 @pytest.mark.invariant("B8")
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
 async def test_an_owner_with_an_old_epoch_can_write_nothing_at_all(
-    store_url: str, write: Any
+    world: World, write: Any
 ) -> None:
-    async with hosting(Account, url=store_url) as host:
-        stub = host.get(Account, "x")
-        await stub.prepare()
-        await asyncio.sleep(1)  # both fibers run
-        await take_away(host, store_url, "Account/x")
-        before = await everything(host)
-        with pytest.raises(OwnershipLost, match=r"Account/x: epoch 1 is no longer"):
-            await getattr(stub, write.__name__)()
-        await asyncio.sleep(30)  # and nothing follows later
-        assert await everything(host) == before
-        assert "a fiber ran without a row" not in Account.log
-        await host.stop(0)
+    host = await world.host(Account)
+    stub = host.get(Account, "x")
+    await stub.prepare()
+    await asyncio.sleep(1)  # both fibers run
+    await take_away(host, world.url, "Account/x")
+    before = await everything(host)
+    with pytest.raises(OwnershipLost, match=r"Account/x: epoch 1 is no longer"):
+        await getattr(stub, write.__name__)()
+    await asyncio.sleep(30)  # and nothing follows later
+    assert await everything(host) == before
+    assert "a fiber ran without a row" not in Account.log
+    await host.stop(0)
 
 
 @pytest.mark.invariant("B8")
 async def test_a_host_that_lost_an_agent_discards_it_stops_its_fibers_and_says_so(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with hosting(Account, url=store_url) as host:
-        await host.until_settled()
-        lost = listen(host, "fence:lost")
-        stub = host.get(Account, "x")
-        await stub.put("mine")
-        await stub.begin()
-        await take_away(host, store_url, "Account/x")
-        assert host.statistics().active == 1  # it cannot know yet
-        with pytest.raises(OwnershipLost):
-            await stub.put("stale")
-        assert host.statistics().active == 0
-        await asyncio.sleep(0.1)
-        assert Account.log == ["fiber of owner_1_1 left"]
-        assert [(event.name, event.agent) for event in lost] == [("fence:lost", "Account/x")]
-        assert "another host or activation has taken it over" in caplog.text
-        await asyncio.sleep(3600)
-        assert Account.log == ["fiber of owner_1_1 left"]  # its work is the new owner's
-        assert len(await fiber_rows(host)) == 1
+    host = await world.host(Account)
+    await host.until_settled()
+    lost = listen(host, "fence:lost")
+    stub = host.get(Account, "x")
+    await stub.put("mine")
+    await stub.begin()
+    await take_away(host, world.url, "Account/x")
+    assert host.statistics().active == 1  # it cannot know yet
+    with pytest.raises(OwnershipLost):
+        await stub.put("stale")
+    assert host.statistics().active == 0
+    await asyncio.sleep(0.1)
+    assert Account.log == ["fiber of owner_1_1 left"]
+    assert [(event.name, event.agent) for event in lost] == [("fence:lost", "Account/x")]
+    assert "another host or activation has taken it over" in caplog.text
+    await asyncio.sleep(3600)
+    assert Account.log == ["fiber of owner_1_1 left"]  # its work is the new owner's
+    assert len(await fiber_rows(host)) == 1
 
 
-async def test_a_fiber_that_loses_its_agent_while_it_writes_stops_there(store_url: str) -> None:
+async def test_a_fiber_that_loses_its_agent_while_it_writes_stops_there(world: World) -> None:
     class Stepper(Agent):
         steps: ClassVar[list[str]] = []
 
@@ -187,14 +187,14 @@ async def test_a_fiber_that_loses_its_agent_while_it_writes_stops_there(store_ur
                 await fiber.stash(step)
                 Stepper.steps.append(str(step))
 
-    async with hosting(Stepper, url=store_url) as host:
-        await host.get(Stepper, "x").begin()
-        await asyncio.sleep(5.5)
-        await take_away(host, store_url, "Stepper/x")
-        await asyncio.sleep(1000)
-        assert Stepper.steps == ["0", "1", "2", "3", "4"]
-        assert [row[2] for row in await fiber_rows(host)] == ["4"]
-        assert host.statistics().active == 0
+    host = await world.host(Stepper)
+    await host.get(Stepper, "x").begin()
+    await asyncio.sleep(5.5)
+    await take_away(host, world.url, "Stepper/x")
+    await asyncio.sleep(1000)
+    assert Stepper.steps == ["0", "1", "2", "3", "4"]
+    assert [row[2] for row in await fiber_rows(host)] == ["4"]
+    assert host.statistics().active == 0
 
 
 @pytest.mark.invariant("B8")
@@ -256,31 +256,31 @@ async def test_of_two_hosts_that_write_first_at_the_same_time_one_wins_and_the_o
         assert await stubs[winner].get() == f"from {winner}"
 
 
-async def test_every_call_in_flight_of_a_lost_agent_is_told(store_url: str) -> None:
-    async with hosting(Account, url=store_url) as host:
-        stub = host.get(Account, "x")
-        await stub.put("mine")
-        await take_away(host, store_url, "Account/x")
-        answers = await asyncio.gather(
-            *(stub.put(f"stale {n}") for n in range(20)), return_exceptions=True
-        )
-        assert all(isinstance(answer, OwnershipLost) for answer in answers)
-        assert len({id(answer) for answer in answers}) == 20  # each its own, with its own traceback
-        assert await stub.get() == "mine"
-        await stub.put("mine again")
-        assert await stub.get() == "mine again"
+async def test_every_call_in_flight_of_a_lost_agent_is_told(world: World) -> None:
+    host = await world.host(Account)
+    stub = host.get(Account, "x")
+    await stub.put("mine")
+    await take_away(host, world.url, "Account/x")
+    answers = await asyncio.gather(
+        *(stub.put(f"stale {n}") for n in range(20)), return_exceptions=True
+    )
+    assert all(isinstance(answer, OwnershipLost) for answer in answers)
+    assert len({id(answer) for answer in answers}) == 20  # each its own, with its own traceback
+    assert await stub.get() == "mine"
+    await stub.put("mine again")
+    assert await stub.get() == "mine again"
 
 
-async def test_losing_one_agent_harms_no_other_in_the_same_transaction(store_url: str) -> None:
-    async with hosting(Account, url=store_url) as host:
-        names = [f"a{n}" for n in range(10)]
-        await asyncio.gather(*(host.get(Account, name).put("first") for name in names))
-        await take_away(host, store_url, "Account/a3")
-        answers = await asyncio.gather(
-            *(host.get(Account, name).put("second") for name in names), return_exceptions=True
-        )
-        assert [isinstance(answer, OwnershipLost) for answer in answers] == [
-            name == "a3" for name in names
-        ]
-        values = await asyncio.gather(*(host.get(Account, name).get() for name in names))
-        assert values == ["first" if name == "a3" else "second" for name in names]
+async def test_losing_one_agent_harms_no_other_in_the_same_transaction(world: World) -> None:
+    host = await world.host(Account)
+    names = [f"a{n}" for n in range(10)]
+    await asyncio.gather(*(host.get(Account, name).put("first") for name in names))
+    await take_away(host, world.url, "Account/a3")
+    answers = await asyncio.gather(
+        *(host.get(Account, name).put("second") for name in names), return_exceptions=True
+    )
+    assert [isinstance(answer, OwnershipLost) for answer in answers] == [
+        name == "a3" for name in names
+    ]
+    values = await asyncio.gather(*(host.get(Account, name).get() for name in names))
+    assert values == ["first" if name == "a3" else "second" for name in names]

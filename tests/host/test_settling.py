@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import Agent, Host, HostStatistics
-from support import fiber_rows, forever, hosting
+from support import World, fiber_rows, forever
 
 pytestmark = pytest.mark.virtual_time
 
@@ -44,82 +44,83 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_a_host_with_nothing_to_do_is_settled_at_once(store_url: str) -> None:
-    async with hosting(Worker, url=store_url) as host:
-        await host.until_settled()
-        assert now() == 0
-        await host.until_settled()
+async def test_a_host_with_nothing_to_do_is_settled_at_once(world: World) -> None:
+    host = await world.host(Worker)
+    await host.until_settled()
+    assert now() == 0
+    await host.until_settled()
 
 
-async def test_it_waits_for_calls_fibers_and_the_fibers_that_those_start(store_url: str) -> None:
-    async with hosting(Worker, url=store_url) as host:
-        call = asyncio.create_task(host.get(Worker, "a").call(3))
-        await host.get(Worker, "b").chain(5)
-        await host.until_settled()
-        assert now() == 5
-        assert call.done()
-        assert await fiber_rows(host) == []
+async def test_it_waits_for_calls_fibers_and_the_fibers_that_those_start(world: World) -> None:
+    host = await world.host(Worker)
+    call = asyncio.create_task(host.get(Worker, "a").call(3))
+    await host.get(Worker, "b").chain(5)
+    await host.until_settled()
+    assert now() == 5
+    assert call.done()
+    assert await fiber_rows(host) == []
 
 
-async def test_it_waits_for_boot_and_recovery(store_url: str) -> None:
-    async with hosting(Worker, url=store_url, shutdown_timeout=0) as host:
-        for name in "abc":
-            await host.get(Worker, name).begin()
+async def test_it_waits_for_boot_and_recovery(world: World) -> None:
+    host = await world.host(Worker, shutdown_timeout=0)
+    for name in "abc":
+        await host.get(Worker, name).begin()
+    await world.stop()
     Worker.recovered = []
     started = now()
-    async with hosting(Worker, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert now() - started == 7
-        assert sorted(Worker.recovered) == ["a", "b", "c"]
+    host = await world.next_life()
+    await host.until_settled()
+    assert now() - started == 7
+    assert sorted(Worker.recovered) == ["a", "b", "c"]
 
 
-async def test_it_waits_for_what_was_handed_over_to_the_store(store_url: str) -> None:
-    async with hosting(Worker, url=store_url) as host:
-        await host.get(Worker, "a").put_without_waiting()
-        await asyncio.sleep(0)
-        await host.until_settled()
-        assert not host.store.busy
-        assert host.store.statistics().batches == 1
+async def test_it_waits_for_what_was_handed_over_to_the_store(world: World) -> None:
+    host = await world.host(Worker)
+    await host.get(Worker, "a").put_without_waiting()
+    await asyncio.sleep(0)
+    await host.until_settled()
+    assert not host.store.busy
+    assert host.store.statistics().batches == 1
 
 
-async def test_several_may_wait_and_a_keep_alive_keeps_them_waiting(sqlite_url: str) -> None:
-    async with hosting(Worker, url=sqlite_url) as host:
-        async with host.using(host.get(Worker, "a")._address) as agent:
-            lease = agent.keep_alive()  # type: ignore[attr-defined]
-        waiting = [asyncio.create_task(host.until_settled()) for _ in range(3)]
-        await asyncio.sleep(100)
-        assert not any(task.done() for task in waiting)
-        lease.release()
-        await asyncio.sleep(0.1)
-        assert all(task.done() for task in waiting)
+async def test_several_may_wait_and_a_keep_alive_keeps_them_waiting(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Worker)
+    async with host.using(host.get(Worker, "a")._address) as agent:
+        lease = agent.keep_alive()  # type: ignore[attr-defined]
+    waiting = [asyncio.create_task(host.until_settled()) for _ in range(3)]
+    await asyncio.sleep(100)
+    assert not any(task.done() for task in waiting)
+    lease.release()
+    await asyncio.sleep(0.1)
+    assert all(task.done() for task in waiting)
 
 
-async def test_stopping_the_host_releases_who_waits(sqlite_url: str) -> None:
-    async with hosting(Worker, url=sqlite_url) as host:
-        await host.get(Worker, "a").begin()
-        waiting = asyncio.create_task(host.until_settled())
-        await asyncio.sleep(1)
-        await host.stop(5)
-        await waiting
-        assert now() == 6
+async def test_stopping_the_host_releases_who_waits(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Worker)
+    await host.get(Worker, "a").begin()
+    waiting = asyncio.create_task(host.until_settled())
+    await asyncio.sleep(1)
+    await host.stop(5)
+    await waiting
+    assert now() == 6
 
 
 async def test_statistics_tell_who_is_in_memory_and_who_of_them_is_at_work(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
-    async with hosting(Worker, url=sqlite_url) as host:
-        await host.until_settled()
-        assert host.statistics() == HostStatistics(0, 0, booting=False, next_alarm_at=None)
-        calls = [asyncio.create_task(host.get(Worker, name).call(5)) for name in "abc"]
-        calls.append(asyncio.create_task(host.get(Worker, "a").call(10)))
-        await asyncio.sleep(1)
-        assert (host.statistics().active, host.statistics().held) == (3, 3)
-        await asyncio.sleep(5)
-        assert (host.statistics().active, host.statistics().held) == (3, 1)
-        await asyncio.gather(*calls)
-        assert (host.statistics().active, host.statistics().held) == (3, 0)
-        with pytest.raises(FrozenInstanceError):
-            host.statistics().active = 0  # type: ignore[misc]
+    host = await sqlite_world.host(Worker)
+    await host.until_settled()
+    assert host.statistics() == HostStatistics(0, 0, booting=False, next_alarm_at=None)
+    calls = [asyncio.create_task(host.get(Worker, name).call(5)) for name in "abc"]
+    calls.append(asyncio.create_task(host.get(Worker, "a").call(10)))
+    await asyncio.sleep(1)
+    assert (host.statistics().active, host.statistics().held) == (3, 3)
+    await asyncio.sleep(5)
+    assert (host.statistics().active, host.statistics().held) == (3, 1)
+    await asyncio.gather(*calls)
+    assert (host.statistics().active, host.statistics().held) == (3, 0)
+    with pytest.raises(FrozenInstanceError):
+        host.statistics().active = 0  # type: ignore[misc]
 
 
 async def test_statistics_can_be_asked_for_at_any_time(sqlite_url: str) -> None:

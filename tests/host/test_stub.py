@@ -17,7 +17,7 @@ import pytest
 from outlast import Agent, Host, HostStopped, Think, UnknownAgent
 from outlast.core.errors import OutlastError
 from outlast.testing import CountingIds
-from support import hosting, raw
+from support import World, raw
 
 CACHE = Path(__file__).parent.parent.parent / ".mypy_cache" / "test_stub"
 NotAnAgent = namedtuple("NotAnAgent", "field")
@@ -56,58 +56,61 @@ class Assistant(Think):
     model = "test"
 
 
-async def test_getting_a_stub_does_no_io_and_activates_nothing(sqlite_url: str) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        await host.until_settled()
-        read: list[Any] = []
-        fetch = host.store.fetch
-        host.store.fetch = lambda *query: (read.append(query), fetch(*query))[1]  # type: ignore
-        stub = host.get(Counter, "alice")
-        method = stub.add
-        assert (read, host.statistics().active, host.store.statistics().commits) == ([], 0, 0)
-        assert await method(2) == 2
-        assert read
-        assert host.statistics().active == 1
-    with closing(raw(sqlite_url)) as db:
+async def test_getting_a_stub_does_no_io_and_activates_nothing(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Counter)
+    await host.until_settled()
+    read: list[Any] = []
+    fetch = host.store.fetch
+    host.store.fetch = lambda *query: (read.append(query), fetch(*query))[1]  # type: ignore
+    stub = host.get(Counter, "alice")
+    method = stub.add
+    assert (read, host.statistics().active, host.store.statistics().commits) == ([], 0, 0)
+    assert await method(2) == 2
+    assert read
+    assert host.statistics().active == 1
+    await sqlite_world.stop()
+    with closing(raw(sqlite_world.url)) as db:
         assert db.execute("SELECT root FROM agents").fetchall() == [("Counter/alice",)]
 
 
-async def test_a_call_passes_arguments_results_and_exceptions_through(sqlite_url: str) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        alice = host.get(Counter, "alice")
-        assert await alice.add() == 1
-        assert await alice.add(2, twice=True) == 5
-        with pytest.raises(ZeroDivisionError, match="of the user's own"):
-            await alice.fail()
-        with pytest.raises(TypeError, match="unexpected keyword"):
-            await alice.add(thrice=True)  # type: ignore[call-arg]
-        assert await alice.add() == 6
+async def test_a_call_passes_arguments_results_and_exceptions_through(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Counter)
+    alice = host.get(Counter, "alice")
+    assert await alice.add() == 1
+    assert await alice.add(2, twice=True) == 5
+    with pytest.raises(ZeroDivisionError, match="of the user's own"):
+        await alice.fail()
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        await alice.add(thrice=True)  # type: ignore[call-arg]
+    assert await alice.add() == 6
 
 
-async def test_a_private_method_is_refused(sqlite_url: str) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        with pytest.raises(AttributeError, match="_hidden is private"):
-            await host.get(Counter, "alice")._hidden()
-        assert host.statistics().active == 0
+async def test_a_private_method_is_refused(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Counter)
+    with pytest.raises(AttributeError, match="_hidden is private"):
+        await host.get(Counter, "alice")._hidden()
+    assert host.statistics().active == 0
 
 
-async def test_a_sync_method_is_refused_with_the_advice_to_make_it_async(sqlite_url: str) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        with pytest.raises(TypeError, match=r"Counter\.sync is not async.*Make it async"):
-            host.get(Counter, "alice").sync()
+async def test_a_sync_method_is_refused_with_the_advice_to_make_it_async(
+    sqlite_world: World,
+) -> None:
+    host = await sqlite_world.host(Counter)
+    with pytest.raises(TypeError, match=r"Counter\.sync is not async.*Make it async"):
+        host.get(Counter, "alice").sync()
 
 
 @pytest.mark.parametrize("name", ["limit", "calls", "total", "no_such_thing"])
 async def test_what_is_not_a_method_is_refused_with_the_advice_to_add_one(
-    sqlite_url: str, name: str
+    sqlite_world: World, name: str
 ) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        stub = host.get(Counter, "alice")
-        with pytest.raises(
-            AttributeError, match=rf"Counter\.{name} is not a method.*Add an async method"
-        ):
-            getattr(stub, name)
-        assert not hasattr(stub, name)
+    host = await sqlite_world.host(Counter)
+    stub = host.get(Counter, "alice")
+    with pytest.raises(
+        AttributeError, match=rf"Counter\.{name} is not a method.*Add an async method"
+    ):
+        getattr(stub, name)
+    assert not hasattr(stub, name)
 
 
 def test_a_stub_knows_its_address_without_asking() -> None:
@@ -145,39 +148,41 @@ def test_what_think_offers_and_a_stub_does_not_says_what_to_do_instead(name: str
         getattr(stub, name)
 
 
-async def test_state_configuration_and_messages_can_be_read_through_a_stub(sqlite_url: str) -> None:
-    async with hosting(Assistant, url=sqlite_url) as host:
-        stub = host.get(Assistant, "a")
-        await stub.set_state({"n": 1})
-        await stub.configure("small")
-        await stub.add_messages("Hi")
-        assert (await stub.get_state(), await stub.get_configuration()) == ({"n": 1}, "small")
-        assert [message.text for message in await stub.get_messages()] == ["Hi"]
+async def test_state_configuration_and_messages_can_be_read_through_a_stub(
+    sqlite_world: World,
+) -> None:
+    host = await sqlite_world.host(Assistant)
+    stub = host.get(Assistant, "a")
+    await stub.set_state({"n": 1})
+    await stub.configure("small")
+    await stub.add_messages("Hi")
+    assert (await stub.get_state(), await stub.get_configuration()) == ({"n": 1}, "small")
+    assert [message.text for message in await stub.get_messages()] == ["Hi"]
 
 
-async def test_an_attribute_cannot_be_set_through_a_stub(sqlite_url: str) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        with pytest.raises(AttributeError):
-            host.get(Counter, "alice").calls = 3
+async def test_an_attribute_cannot_be_set_through_a_stub(sqlite_world: World) -> None:
+    host = await sqlite_world.host(Counter)
+    with pytest.raises(AttributeError):
+        host.get(Counter, "alice").calls = 3
 
 
 async def test_a_class_that_was_not_registered_is_refused_and_told_which_are(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
-    async with hosting(Counter, url=sqlite_url) as host:
-        with pytest.raises(UnknownAgent, match=r"'Other'.*it runs Counter.*Host\(agents=") as e:
-            host.get(Other, "alice")
-        assert isinstance(e.value, OutlastError)
-        assert isinstance(e.value, LookupError)
+    host = await sqlite_world.host(Counter)
+    with pytest.raises(UnknownAgent, match=r"'Other'.*it runs Counter.*Host\(agents=") as e:
+        host.get(Other, "alice")
+    assert isinstance(e.value, OutlastError)
+    assert isinstance(e.value, LookupError)
 
 
 async def test_another_class_of_the_same_name_is_refused_and_both_are_named(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     namesake = type("Counter", (Agent,), {"__module__": "elsewhere"})
-    async with hosting(Counter, url=sqlite_url) as host:
-        with pytest.raises(UnknownAgent, match=r"another class named 'Counter'.*elsewhere"):
-            host.get(namesake, "alice")
+    host = await sqlite_world.host(Counter)
+    with pytest.raises(UnknownAgent, match=r"another class named 'Counter'.*elsewhere"):
+        host.get(namesake, "alice")
 
 
 def test_two_classes_of_one_name_cannot_share_a_host() -> None:
