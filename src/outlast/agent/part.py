@@ -160,10 +160,11 @@ class Parts:
         self._layout = layout
 
     def __getitem__(self, kind: type[P]) -> P:
-        found = self.get(kind)
+        place = self._layout.places.get(kind)
+        found = self.get(kind) if place is None else self._all[place]
         if found is None:
             raise KeyError(f"{type(self.agent).__name__} has no part {kind.__name__}")
-        return found
+        return cast(P, found)
 
     def get(self, kind: type[P]) -> P | None:
         """Return a part, or None if this agent does not have it."""
@@ -206,12 +207,19 @@ class Parts:
 
         A battery that raises adds nothing, and harms nobody else: its error is reported.
         """
-        return [self._joined(method, commit, details) for method in self.having(name)]
+        results = []
+        for place in self._layout.having(name):
+            part = self._all[place]
+            method = getattr(part, name)
+            if part.battery is None:
+                results.append(method(commit, *details))
+            else:
+                results.append(self._join_battery(part, method, commit, details))
+        return results
 
-    def _joined(self, method: MethodType, commit: Commit, details: tuple[Any, ...]) -> Any:
-        part = cast(Part, method.__self__)
-        if part.battery is None:
-            return method(commit, *details)
+    def _join_battery(
+        self, part: Part, method: MethodType, commit: Commit, details: tuple[Any, ...]
+    ) -> Any:
         own = self.commits.new()
         try:
             result = method(own, *details)

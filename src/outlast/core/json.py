@@ -104,21 +104,29 @@ def _with_whole_pairs(text: str) -> str:
     return _ESCAPE.sub(lambda match: "\\ufffd" if match["half"] else match[0], mended)
 
 
-def _is_strict(value: object, depth: int) -> bool:
-    kind = type(value)
-    if kind is dict:
-        for key, item in value.items():  # type: ignore[attr-defined]
-            if type(key) is not str:
-                return False
-            if type(item) not in _SCALARS and not (depth and _is_strict(item, depth - 1)):
-                return False
-        return True
-    if kind is list:
-        for item in value:  # type: ignore[attr-defined]
-            if type(item) not in _SCALARS and not (depth and _is_strict(item, depth - 1)):
-                return False
-        return True
-    return kind in _SCALARS
+def _is_strict(value: Any, depth: int) -> bool:
+    """Depth first, so that a value that contains itself is soon too deep. Without recursion: it is faster."""
+    left: list[tuple[Any, int]] = [(value, depth)]
+    while left:
+        value, depth = left.pop()
+        kind = type(value)
+        if kind is dict:
+            for key, item in value.items():
+                if type(key) is not str:
+                    return False
+                if type(item) not in _SCALARS:
+                    if not depth:
+                        return False
+                    left.append((item, depth - 1))
+        elif kind is list:
+            for item in value:
+                if type(item) not in _SCALARS:
+                    if not depth:
+                        return False
+                    left.append((item, depth - 1))
+        elif kind not in _SCALARS:
+            return False
+    return True
 
 
 def _complain(value: object, path: str, depth: int) -> None:

@@ -146,8 +146,6 @@ class Store(ABC):
 
     def _without_closed(self, batches: list[Batch]) -> list[Batch]:
         """The batches that may still be written; the others fail with what closed their fence."""
-        if all(batch.fence.closed is None for batch in batches):
-            return batches
         alive = []
         for batch in batches:
             if batch.fence.closed is None:

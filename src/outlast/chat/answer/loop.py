@@ -293,7 +293,7 @@ class Loop:
                 else:
                     for chunk in encoder.event(ids.event(event)):
                         turn.emit(chunk)
-                    if turn.on_held is not None and self.noted < self.step:
+                    if stream.is_suspended and self.noted < self.step:
                         self._note_held(stream.response)
                 if turn.said_in_a_row >= BREATHE_AFTER:
                     await turn.breathe()

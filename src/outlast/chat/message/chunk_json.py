@@ -43,14 +43,21 @@ def _plain(value: object) -> Any:
 
 def known(source: object, names: tuple[str, ...]) -> dict[str, Any]:
     """The attributes of these names that are set."""
-    values = ((name, getattr(source, name, None)) for name in names)
-    return {name: value for name, value in values if value is not None}
+    found = {}
+    for name in names:
+        value = getattr(source, name, None)
+        if value is not None:
+            found[name] = value
+    return found
 
 
 def metadata_of(details: Mapping[str, Any]) -> dict[str, Any]:
     """`providerMetadata` with our details, or nothing. A detail that cannot be JSON is left out."""
     kept: dict[str, Any] = {}
     for name, value in details.items():
+        if type(value) is str:
+            kept[name] = value
+            continue
         try:
             json.encode(value)
             kept[name] = value

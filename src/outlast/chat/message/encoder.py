@@ -342,5 +342,9 @@ class Encoder:
 
 
 def _usage(usage: object) -> dict[str, int]:
-    counted = ((name, getattr(usage, source, None)) for name, source in _USAGE.items())
-    return {name: count for name, count in counted if isinstance(count, int)}
+    counted = {}
+    for name, source in _USAGE.items():
+        count = getattr(usage, source, None)
+        if isinstance(count, int):
+            counted[name] = count
+    return counted

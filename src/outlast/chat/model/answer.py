@@ -33,7 +33,7 @@ def is_truncated(
         return True
     if response.state != "complete" or response.finish_reason == "content_filter":
         return False
-    if _WITH_A_REASON.isdisjoint(class_.__name__ for class_ in type(stream).__mro__):
+    if _WITH_A_REASON.isdisjoint([class_.__name__ for class_ in type(stream).__mro__]):
         return False
     # The reason in the provider's own words; Pydantic AI fills in one of its own if there is none.
     if "finish_reason" in (response.provider_details or {}):

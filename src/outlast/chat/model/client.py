@@ -244,6 +244,11 @@ class ModelStream:
         return self._abort is not None and self._abort.is_set
 
     @property
+    def is_suspended(self) -> bool:
+        """Whether the provider has said that it may hold the rest of the answer for a later request."""
+        return self._current is not None and self._current.state == "suspended"
+
+    @property
     def response(self) -> ModelResponse:
         """What has arrived so far, and the complete answer once the iteration has ended by itself.
 

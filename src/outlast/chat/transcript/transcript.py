@@ -327,15 +327,15 @@ class Transcript(Part):
         """The window, as clients are shown it: the same object until the path is another one."""
         known = self._shown
         if known is None or known.messages is not self.path or known.is_whole != self.is_whole:
-            stamps = [self._stamp(each) for each in self.path]
+            known_stamps = self._stamps
+            stamps = [known_stamps.get(each["id"]) or self._stamp(each) for each in self.path]
             known = self._shown = Shown(self.path, stamps, self.is_whole)
         return known
 
     def _stamp(self, message: dict[str, Any]) -> Stamp:
         id = message["id"]
-        if id not in self._stamps:
-            self._stamps[id] = stamp_of(id, message_body(message))
-        return self._stamps[id]
+        stamp = self._stamps[id] = stamp_of(id, message_body(message))
+        return stamp
 
     async def before(self, id: str, most: int, count: int) -> Shown | None:
         """The messages before one, as many as fit; None: there is no such message."""

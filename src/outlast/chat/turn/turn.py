@@ -161,7 +161,8 @@ class Turn:
     def emit(self, chunk: str, *operations: Operation) -> None:
         """Say something: it becomes part of the stream and of the message. What else is written with it."""
         self.stream.append(chunk)
-        self.stream.attach(*operations)
+        if operations:
+            self.stream.attach(*operations)
         if self.on_continued is not None and not chunk.startswith(_ADDS_NOTHING):
             self._note_continued(self.on_continued)
         self.builder.apply(chunk)

@@ -110,7 +110,7 @@ class Connection:
     def send(self, text: str | Frame) -> None:
         """Queue a frame."""
         frame = text if isinstance(text, Frame) else Frame(text)
-        self.send_all((frame,), len(frame))
+        self.send_all((frame,), frame.size)
 
     def send_all(self, frames: Sequence[Frame], size: int) -> None:
         """Queue frames of this total size."""
@@ -186,7 +186,7 @@ class Connection:
         try:
             while True:
                 while frames := self._next():
-                    size = sum(map(len, frames))
+                    size = sum([frame.size for frame in frames])
                     if size > LARGE:
                         await self._unread.room_for(self, size)
                     else:
@@ -211,16 +211,16 @@ class Connection:
     def _next(self) -> list[Frame]:
         """Return the frames of the next write: one large or several small ones; none if none waits."""
         frames: list[Frame] = []
-        size, waiting = 0, self._waiting
+        size, taken, waiting = 0, 0, self._waiting
         while waiting and size < LARGE:
             first = waiting[0]
             if isinstance(first, Frame):
-                if frames and size + len(first) > LARGE:
+                if frames and size + first.size > LARGE:
                     break
                 waiting.popleft()
-                self._grow(-len(first))
+                taken += first.size
                 frames.append(first)
-                size += len(first)
+                size += first.size
                 continue
             text = next(first.frames, None)
             if text is not None:
@@ -228,4 +228,6 @@ class Connection:
                 size += len(text)
             elif waiting and waiting[0] is first:
                 waiting.popleft()
+        if taken:
+            self._grow(-taken)
         return frames

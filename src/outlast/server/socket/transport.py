@@ -21,14 +21,12 @@ _TEXT = 0x81  # the first byte of an unfragmented text frame
 class Frame:
     """One frame for any number of connections."""
 
-    __slots__ = ("_wire", "text")
+    __slots__ = ("_wire", "size", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.size = len(text)
         self._wire: bytes | None = None
-
-    def __len__(self) -> int:
-        return len(self.text)
 
     @property
     def wire(self) -> bytes:
