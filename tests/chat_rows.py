@@ -9,7 +9,7 @@ from typing import Any
 
 from outlast import Host
 from outlast.chat.inbox.sql import EntryRow
-from outlast.chat.model.beginnings import CONTINUE
+from outlast.chat.model.beginnings import asks_to_continue
 from outlast.store.operations import Query
 
 _ENTRIES = Query.same(
@@ -248,5 +248,5 @@ def prompts_of(messages: Sequence[Any]) -> list[str]:
         part.content
         for message in messages
         for part in message.parts
-        if part.part_kind == "user-prompt" and part.content != CONTINUE
+        if part.part_kind == "user-prompt" and not asks_to_continue(part.content)
     ]

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         ToolCallResultContext,
         ToolResult,
     )
+    from outlast.chat.types.continuation import Continuation
     from outlast.chat.types.data_parts import DataWriter
     from outlast.chat.types.model_ask import ModelAsk
     from outlast.chat.types.recovery import Cause as InterruptionCause
@@ -172,6 +173,7 @@ _HOMES = {
     "CommitFailed": "core.errors",
     "CommitRefused": "core.errors",
     "ContextOverflow": "chat.context.compaction",
+    "Continuation": "chat.types.continuation",
     "ContinuationStyle": "chat.types.recovery",
     "CorruptValue": "core.errors",
     "DataWriter": "chat.types.data_parts",
@@ -316,6 +318,7 @@ __all__ = [
     "CommitFailed",
     "CommitRefused",
     "ContextOverflow",
+    "Continuation",
     "ContinuationStyle",
     "CorruptValue",
     "DataWriter",

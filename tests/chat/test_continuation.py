@@ -32,10 +32,9 @@ from pydantic_ai.providers.vllm import VLLMProvider
 
 from outlast.chat.model.beginnings import with_continuation
 from outlast.chat.model.continuation import (
-    Continuation,
     Identity,
     Refusals,
-    Way,
+    Ways,
     continuation_for,
     identity_of,
     is_prefill_refused,
@@ -48,6 +47,7 @@ from outlast.chat.model.prefill import (
     prefill_settings,
     prefilled,
 )
+from outlast.chat.types.continuation import Way
 from providers.anthropic_messages import Anthropic
 from providers.dialect import Answer, Dialect
 from providers.gemini import Gemini
@@ -194,7 +194,7 @@ def test_structured_output_and_thoughts_are_never_prefilled() -> None:
 
 def test_a_way_that_has_failed_is_left_out() -> None:
     found = continuation_for(who("vllm")).without("prefill", "it was refused")
-    assert found == Continuation(INSTRUCT, None, "it was refused")
+    assert found == Ways(INSTRUCT, None, "it was refused")
 
 
 # --- identity ------------------------------------------------------------------------------------

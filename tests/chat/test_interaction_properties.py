@@ -40,7 +40,7 @@ from outlast.chat.admission import Admission
 from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.origin import AUTO
 from outlast.chat.message.repair import open_calls
-from outlast.chat.model.beginnings import CONTINUE
+from outlast.chat.model.beginnings import asks_to_continue
 from outlast.chat.turn.pending import PendingCalls
 from outlast.core.errors import OutlastError
 from outlast.testing import Death, ScriptedModel, Step
@@ -63,7 +63,8 @@ def answer(messages: list[ModelMessage]) -> Step:
     done = 0
     for message in messages:
         is_prompt = any(
-            part.part_kind == "user-prompt" and part.content != CONTINUE for part in message.parts
+            part.part_kind == "user-prompt" and not asks_to_continue(part.content)
+            for part in message.parts
         )
         if message.kind == "response":
             done += bool(message.tool_calls)

@@ -32,11 +32,11 @@ def number(text: str, pattern: str, default: int) -> int:
 
 def prompt_of(messages: list[ModelMessage]) -> str:
     """What the user has said last; a request to go on is not theirs."""
-    from outlast.chat.model.beginnings import CONTINUE
+    from outlast.chat.model.beginnings import asks_to_continue
 
     for message in reversed(messages):
         for part in reversed(message.parts):
-            if part.part_kind == "user-prompt" and part.content != CONTINUE:
+            if part.part_kind == "user-prompt" and not asks_to_continue(part.content):
                 content = part.content
                 texts = [content] if isinstance(content, str) else content
                 return " ".join(each for each in texts if isinstance(each, str))
@@ -45,12 +45,12 @@ def prompt_of(messages: list[ModelMessage]) -> str:
 
 def after_prompt(messages: list[ModelMessage]) -> tuple[str, dict[str, Any]]:
     """What was answered to the last prompt so far: the text, and what tools have returned."""
-    from outlast.chat.model.beginnings import CONTINUE
+    from outlast.chat.model.beginnings import asks_to_continue
 
     text, results = "", {}
     for message in messages:
         for part in message.parts:
-            if part.part_kind == "user-prompt" and part.content != CONTINUE:
+            if part.part_kind == "user-prompt" and not asks_to_continue(part.content):
                 text, results = "", {}
             elif part.part_kind == "text":
                 text += part.content

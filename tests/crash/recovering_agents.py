@@ -15,7 +15,7 @@ from outlast import NotDone, StepContext, Think, ToolCall, tool
 from outlast.chat.admission import Admission
 from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.sql import EntryRow
-from outlast.chat.model.beginnings import CONTINUE
+from outlast.chat.model.beginnings import asks_to_continue
 from outlast.chat.turn.state import TurnState
 from outlast.chat.types.events import RecoveryDecided
 from outlast.chat.types.recovery import ChatRecoveryContext
@@ -82,7 +82,7 @@ def position_of(messages: Sequence[ModelMessage]) -> Position:
     at = Position()
     for message in messages:
         for part in message.parts:
-            if part.part_kind == "user-prompt" and part.content != CONTINUE:
+            if part.part_kind == "user-prompt" and not asks_to_continue(part.content):
                 at = Position(str(part.content))
             elif part.part_kind == "text":
                 at.said += part.content

@@ -26,7 +26,7 @@ from chat_rows import (
 from outlast import Host, Think, tool
 from outlast.chat.admission import Admission
 from outlast.chat.inbox.inbox import Inbox
-from outlast.chat.model.beginnings import CONTINUE
+from outlast.chat.model.beginnings import asks_to_continue
 from outlast.chat.run.retention import KEEP_STREAMS
 from outlast.store.operations import Query
 from outlast.testing import Outcome, ScriptedModel, Step
@@ -60,7 +60,7 @@ def answer(messages: list[ModelMessage]) -> Step:
     prompt = prompts_of(messages)[-1]
     if all(part.part_kind == "tool-return" for part in last):
         return Step.text("It is there.", delay=0.01)
-    if any(getattr(part, "content", None) == CONTINUE for part in last):
+    if any(asks_to_continue(getattr(part, "content", None)) for part in last):
         so_far = turn_position(messages)[1]
         return Step.text(chunks=[so_far, " And", " more."] if so_far else [" And", " more."])
     if prompt == "look":

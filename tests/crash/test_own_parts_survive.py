@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelMessage
 
 from chat_rows import check_all_ended, check_answers, check_request, check_tree, stored
 from outlast import Host, Think, tool
-from outlast.chat.model.beginnings import CONTINUE
+from outlast.chat.model.beginnings import asks_to_continue
 from outlast.chat.run.runner import LOST_FUNCTION
 from outlast.testing import Outcome, ScriptedModel, Step
 from sweeps import crash_sweep
@@ -32,7 +32,7 @@ def answer(messages: list[ModelMessage]) -> Step:
         return Step.call("look", {}, id="call-look")
     if "copy" not in returned:
         return Step.call("copy", {}, id="call-copy")
-    last = [part for part in messages[-1].parts if getattr(part, "content", None) == CONTINUE]
+    last = [part for part in messages[-1].parts if asks_to_continue(getattr(part, "content", None))]
     texts = [part.content for part in messages[-2].parts if part.part_kind == "text"]
     said = "".join(texts) if last else ""
     return Step.text(TEXT.removeprefix(said), delay=0.01)

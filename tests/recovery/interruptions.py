@@ -10,7 +10,7 @@ from typing import Any
 from chat.conversation import rows
 from chat_rows import Stored, check_request, prompts_of, said, stored
 from outlast import Host, Think
-from outlast.chat.model.beginnings import CONTINUE
+from outlast.chat.model.beginnings import asks_to_continue
 from outlast.core.errors import OutlastError
 from outlast.testing import Step
 from support import hosting, listen
@@ -120,7 +120,7 @@ def asked(model: Any, request: int = -1) -> list[str]:
 def is_continued(model: Any, request: int = -1) -> bool:
     """Whether the model was told to go on where it had stopped."""
     return any(
-        part.part_kind == "user-prompt" and part.content == CONTINUE
+        part.part_kind == "user-prompt" and asks_to_continue(part.content)
         for message in model.requests[request].messages
         for part in message.parts
     )

@@ -25,6 +25,7 @@ from chat.conversation import agent_of, answering, inbox, rows
 from chat_rows import check_all_ended, check_tree, stored
 from outlast import ChatRecovery, ChatRecoveryContext, ToolCall, tool
 from outlast.agent.agent import parts_of
+from outlast.chat.model.beginnings import asks_to_continue
 from outlast.chat.model.errors import ModelFailed, is_passing
 from outlast.chat.recovery import incidents as incidents_rows
 from outlast.chat.recovery.budget import evaluated
@@ -182,7 +183,7 @@ def failing_when_continued(messages: list[Any]) -> Step:
 
 
 def is_asked_to_go_on(messages: list[Any]) -> bool:
-    return "Continue exactly where you stopped" in str(messages[-1])
+    return any(asks_to_continue(getattr(part, "content", None)) for part in messages[-1].parts)
 
 
 @pytest.mark.invariant("B6", "C14")

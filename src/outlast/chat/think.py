@@ -46,6 +46,7 @@ from outlast.chat.turn.state import TurnState, TurnStatistics
 from outlast.chat.turn.traces import Traces
 from outlast.chat.turn.turn import Executor, current_turn
 from outlast.chat.types.config import check_max_steps
+from outlast.chat.types.continuation import continuation_of
 from outlast.chat.types.recovery import recovery_of
 from outlast.core.abort import Abort
 from outlast.core.clock import seconds
@@ -121,6 +122,7 @@ class Think(Overridable):
         check_max_steps(self.max_steps)
         if self.chat_stream_stall_timeout is not None:
             seconds(self.chat_stream_stall_timeout, "chat_stream_stall_timeout")
+        continuation_of(self.continuation)
         if self.continuation_style not in ("append", "new_message"):
             raise ValueError(
                 f"continuation_style must be 'append' or 'new_message', got {self.continuation_style!r}"

@@ -27,8 +27,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage
 
-from outlast.chat.model.beginnings import CONTINUE
-from outlast.chat.seam.instruct import is_continue_instruction
+from outlast.chat.model.beginnings import asks_to_continue
 from outlast.core import json
 from outlast.demo.script import Result, Said, answer
 
@@ -51,7 +50,7 @@ def situation(messages: Sequence[ModelMessage]) -> Situation:
     for message in messages:
         for part in message.parts:
             if isinstance(part, UserPromptPart):
-                if part.content != CONTINUE and not is_continue_instruction(part.content):
+                if not asks_to_continue(part.content):
                     now = _asked(part.content)
             elif isinstance(part, TextPart):
                 now.said += part.content

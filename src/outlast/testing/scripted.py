@@ -28,7 +28,8 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage
 
-from outlast.chat.model.beginnings import CONTINUE
+from outlast.chat.model.beginnings import asks_to_continue
+from outlast.chat.seam.instruct import is_begin_again
 from outlast.testing.steps import Call, Failure, Fault, Step, Text, Thought, Wait
 
 
@@ -244,9 +245,11 @@ def turn_position(messages: Sequence[ModelMessage]) -> tuple[int, str]:
                 position, start = position + 1, ""
         elif isinstance(message, ModelRequest):
             prompts = [part.content for part in message.parts if isinstance(part, UserPromptPart)]
-            if CONTINUE in prompts:
+            if any(map(asks_to_continue, prompts)):
                 if not start and isinstance(previous, ModelResponse):
                     position, start = position - 1, text  # it was not whole, whatever it says
+                if any(map(is_begin_again, prompts)):
+                    start = ""
             elif prompts:
                 position, start = 0, ""
         previous = message

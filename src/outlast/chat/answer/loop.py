@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.agent.part import Parts
 from outlast.chat.answer.call import Called
+from outlast.chat.answer.continued_text import ContinuedText, RestRequest
 from outlast.chat.answer.prepare import Prepared, check_active, prepared, resumed
 from outlast.chat.answer.steps import count_steps, due_calls, earlier_steps, left_calls
 from outlast.chat.answer.usage import Spending
@@ -20,6 +21,7 @@ from outlast.chat.message.tool_part import Part, is_settled
 from outlast.chat.model.background import fetchable, note_of
 from outlast.chat.model.call_ids import CallIds
 from outlast.chat.model.client import open_stream, resolve
+from outlast.chat.model.continuation import Refusals
 from outlast.chat.model.errors import ModelFailed, is_passing
 from outlast.chat.model.output import OutputType
 from outlast.chat.model.settings import model_settings
@@ -34,6 +36,7 @@ from outlast.chat.types.contexts import (
     StepContext,
     ToolResult,
 )
+from outlast.chat.types.continuation import continuation_of
 from outlast.chat.types.events import ModelAsked, TranscriptRepaired
 from outlast.chat.types.model_ask import ModelAsk
 from outlast.core.hooks import call_hook, is_overridden
@@ -65,6 +68,7 @@ class Loop:
         self._emit = parts.activation.events.emit
         self._view = parts[ModelView]
         self._compactions = parts[Compactions]
+        self._refusals = parts.activation.shared.setdefault(Refusals, Refusals())
         self.agent, self.turn, self.config = ready.agent, ready.turn, ready.config
         self.model, self.calls, self.encoder = ready.model, ready.calls, ready.encoder
         self.path, self.window, self.system = ready.path, ready.window, ready.system
@@ -117,7 +121,7 @@ class Loop:
                     await self._shorten(done[-1])
                 self.step = first + len(done) - before + 1
                 if resumes and len(done) == before:
-                    response = await self._fetched(output) or await self._ask(output, done)
+                    response = await self._rest(output, done)
                 else:
                     turn.emit(encoder.start_step(self.step))
                     response = await self._ask(output, done)
@@ -177,6 +181,19 @@ class Loop:
         if note is not None and self.turn.on_held is not None:
             self.noted = self.step
             self.turn.stream.attach(self.turn.on_held(note))
+
+    async def _rest(self, output: OutputType | None, done: Sequence[Step]) -> ModelResponse:
+        """The rest of the step in whose middle the turn was interrupted."""
+        fetched = await self._fetched(output)
+        if fetched is not None:
+            return fetched
+        text = None
+        if output is None and self.turn.resumed is not None:
+            given = self.config.continuation
+            wanted = continuation_of(self.agent.continuation if given is None else given)
+            partial = self.turn.resumed
+            text = ContinuedText.of(self.turn, self.encoder, partial, wanted, self._refusals)
+        return await self._ask(output, done, text)
 
     async def _fetched(self, output: OutputType | None) -> ModelResponse | None:
         """The rest of an answer that the provider has kept. None: there is no such answer, or no more."""
@@ -254,58 +271,89 @@ class Loop:
         parts = [*messages[-1].parts, *map(_prompt, contents)]
         return [*messages[:-1], replace(messages[-1], parts=parts)]
 
-    async def _ask(self, output: OutputType | None, done: Sequence[Step]) -> ModelResponse:
+    async def _ask(
+        self, output: OutputType | None, done: Sequence[Step], text: ContinuedText | None = None
+    ) -> ModelResponse:
+        """Ask the model for its next answer, or for the rest of a text."""
         turn, config, encoder = self.turn, self.config, self.encoder
         self.spending.before_request()
         step = await self._step_config(done)
         model = self.model if step.model is None else resolve(step.model)
         messages = self.messages if step.messages is None else list(step.messages)
-        retries = config.max_retries
         patience = config.chat_stream_stall_timeout
         turn.patience = self.agent.chat_stream_stall_timeout if patience is None else patience
         ids = CallIds(lambda id: turn.builder.call(id) is not None)
-        telemetry = config.telemetry if config.telemetry is not None else self.agent.telemetry
         settings, parameters = self._settings(step), await self._parameters(output, step, model)
         turn.offered = tuple(each.name for each in parameters.function_tools)
         instructions = self.system if step.system is None else step.system
-        ask = ModelAsk(messages, settings, parameters, instructions)
-        if is_overridden(self.agent.on_step_finish):  # `messages` grows with the turn
-            self.asked = replace(ask, messages=tuple(messages))
-        named = model.model_name
-        self._emit(
-            ModelAsked, turn.agent, turn.request_id, step=self.step, model=named, request=ask
-        )
-        async with open_stream(
-            model,
-            messages,
-            settings,
-            parameters,
-            abort=turn.abort,
-            stall_timeout=turn.patience,
-            max_retries=self.agent.max_retries if retries is None else retries,
-            instrument=telemetry,
-            instructions=instructions,
-        ) as stream:
-            async for event in stream:
-                more = encoder.more_text(event)
-                if more is not None:
-                    turn.say(*more)
-                else:
-                    for chunk in encoder.event(ids.event(event)):
-                        turn.emit(chunk)
-                    if stream.is_suspended and self.noted < self.step:
-                        self._note_held(stream.response)
-                if turn.said_in_a_row >= BREATHE_AFTER:
-                    await turn.breathe()
+        while True:
+            rest = RestRequest(model, messages, settings)
+            if text is not None:
+                rest = text.request(model, messages, settings)
+            ask = ModelAsk(rest.messages, rest.settings, parameters, instructions)
+            try:
+                response = await self._stream(rest, ask, ids, text)
+                break
+            except ModelFailed as failure:
+                if text is None or not text.gives_way(failure):
+                    raise
         if turn.abort.is_set:
             raise TurnAborted
         turn.has_answer = True
         for chunk in encoder.end_response():
             turn.emit(chunk)
-        response = ids.response(stream.response)
+        response = ids.response(response)
         self.spending.after_request(response)
-        self.messages.append(response)
+        if text is None:
+            self.messages.append(response)
+        else:
+            self.messages, response = text.joined(self.messages, response)
         return response
+
+    async def _stream(
+        self, request: RestRequest, ask: ModelAsk, ids: CallIds, text: ContinuedText | None
+    ) -> ModelResponse:
+        """Make one request and show its answer as it comes."""
+        turn, config, encoder = self.turn, self.config, self.encoder
+        if is_overridden(self.agent.on_step_finish):  # `messages` grows with the turn
+            self.asked = replace(ask, messages=tuple(ask.messages))
+        named = request.model.model_name
+        self._emit(
+            ModelAsked, turn.agent, turn.request_id, step=self.step, model=named, request=ask
+        )
+        retries = config.max_retries
+        telemetry = config.telemetry if config.telemetry is not None else self.agent.telemetry
+        async with open_stream(
+            request.model,
+            ask.messages,
+            request.settings,
+            ask.parameters,
+            abort=turn.abort,
+            stall_timeout=turn.patience,
+            max_retries=self.agent.max_retries if retries is None else retries,
+            instrument=telemetry,
+            instructions=ask.instructions,
+            is_prefilled=request.is_prefilled,
+        ) as stream:
+
+            def show(event: Any) -> None:
+                for chunk in encoder.event(ids.event(event)):
+                    turn.emit(chunk)
+                if stream.is_suspended and self.noted < self.step:
+                    self._note_held(stream.response)
+
+            events = aiter(stream)
+            if text is not None:
+                await text.join(events, show)
+            async for event in events:
+                more = encoder.more_text(event)
+                if more is not None:
+                    turn.say(*more)
+                else:
+                    show(event)
+                if turn.said_in_a_row >= BREATHE_AFTER:
+                    await turn.breathe()
+        return stream.response
 
     async def _step_config(self, done: Sequence[Step]) -> StepConfig:
         hook = self.agent.before_step

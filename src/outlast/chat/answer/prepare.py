@@ -43,6 +43,7 @@ class Answering(Repairing, Protocol):
     telemetry: Any
     context_overflow: ContextOverflow
     usage_limits: UsageLimits | None
+    continuation: Any
 
     def get_model(self) -> Any: ...
     def get_system_prompt(self) -> Any: ...

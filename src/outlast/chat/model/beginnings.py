@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from outlast.chat.seam.instruct import is_continue_instruction
+
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequest
 
@@ -21,6 +23,11 @@ _SETTINGS = frozenset(
         "model-settings-delta",
     }
 )
+
+
+def asks_to_continue(prompt: object) -> bool:
+    """Return whether a prompt asks the model to continue, so that no user has said it."""
+    return prompt == CONTINUE or is_continue_instruction(prompt)
 
 
 def with_beginning(messages: Sequence[ModelMessage]) -> list[ModelMessage]:

@@ -122,6 +122,7 @@ def open_stream(
     parameters: ModelRequestParameters | None = None,
     *,
     instructions: str | None = None,
+    is_prefilled: bool = False,
     abort: Abort | None = None,
     stall_timeout: float | timedelta | None = None,
     max_retries: int = MAX_RETRIES,
@@ -132,6 +133,7 @@ def open_stream(
     """Ask the model for its next answer; events as they come, then the whole of it.
 
     `instructions` are the system prompt; without them it is that of the last message that has one.
+    `is_prefilled`: the messages end with words of the model, which it is to continue.
     `stall_timeout` limits the wait for each event (0 or None: no limit). `on_retry` is told of each error
     that is retried: the error, how many attempts have failed, and the seconds until the next. `chance`
     spreads the waits.
@@ -160,6 +162,7 @@ def open_stream(
         settings,
         parameters,
         instructions=instructions,
+        is_prefilled=is_prefilled,
         abort=abort,
         stall_timeout=None if stall_timeout is None else seconds(stall_timeout),
         max_retries=max_retries,
@@ -184,6 +187,7 @@ class ModelStream:
         parameters: ModelRequestParameters | None,
         *,
         instructions: str | None,
+        is_prefilled: bool,
         abort: Abort | None,
         stall_timeout: float | None,
         max_retries: int,
@@ -199,6 +203,7 @@ class ModelStream:
         self._parameters = request_parameters(self._messages, parameters, instructions)
         self._settings = request_settings(model, settings, self._parameters)
         self._answers = AnswersByCall({each.name for each in self._parameters.output_tools})
+        self._is_prefilled = is_prefilled
         self._abort = abort
         self._stall_timeout = stall_timeout
         self._max_retries = max_retries
@@ -322,7 +327,9 @@ class ModelStream:
 
         # A model may outlive the event loop that its connections belong to: then it needs new ones.
         self.model._refresh_http_client()
-        messages = request_messages(self.model, self._messages, self._parameters)
+        messages = request_messages(
+            self.model, self._messages, self._parameters, is_prefilled=self._is_prefilled
+        )
         if self._before is not None:
             messages.append(self._before)
         self._current = None

@@ -5,8 +5,8 @@ There are four ways, from the best to the last resort.
 * *retrieve*: the provider keeps the answer, and the rest of it is fetched. No token is made twice.
 * *prefill*: the provider is handed the stored text as the last, unfinished words of the model, which goes on
   in the middle of a word. The seam cannot be told from none, and the provider's prompt cache is hit.
-* *instruct*: the model is asked to continue (`message.instruct`), and its answer is spliced
-  (`message.splice`).
+* *instruct*: the model is asked to continue (`seam.instruct`), and its answer is spliced
+  (`seam.splice`).
 * *new_message*: what was said stays as it is, and the answer goes on in a message of its own.
 
 `identity_of` reads from a model what counts, `continuation_for` is the table, and `prefill` makes the request.
@@ -44,17 +44,15 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from outlast.chat.model.request import models_behind
+from outlast.chat.types.continuation import WAYS, Way
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
     from pydantic_ai.settings import ModelSettings
-
-Way = Literal["retrieve", "prefill", "instruct", "new_message"]
-WAYS: tuple[Way, ...] = ("retrieve", "prefill", "instruct", "new_message")
 
 
 # --- who it is -----------------------------------------------------------------------------------
@@ -141,17 +139,17 @@ class Prefill:
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
+class Ways:
     """How an answer can be continued, the best way first, and why not better."""
 
     ways: tuple[Way, ...]
     prefill: Prefill | None = None
     why: str = ""
 
-    def without(self, way: Way, why: str) -> Continuation:
+    def without(self, way: Way, why: str) -> Ways:
         """What is left when this way has failed."""
         ways = tuple(each for each in self.ways if each != way)
-        return Continuation(ways, self.prefill if "prefill" in ways else None, why)
+        return Ways(ways, self.prefill if "prefill" in ways else None, why)
 
 
 _LAST_MESSAGE = Prefill()
@@ -194,7 +192,7 @@ def continuation_for(
     wanted: Way | None = None,
     is_structured: bool = False,
     refusals: Refusals | None = None,
-) -> Continuation:
+) -> Ways:
     """How this model can continue an answer.
 
     `wanted` is what the user asks for: better ways are left out, and prefill is tried even where the table
@@ -210,7 +208,7 @@ def continuation_for(
         ways.insert(0, "retrieve")
     if wanted is not None:
         ways = [way for way in ways if WAYS.index(way) >= WAYS.index(wanted)]
-    return Continuation(tuple(ways), prefill if "prefill" in ways else None, why)
+    return Ways(tuple(ways), prefill if "prefill" in ways else None, why)
 
 
 def _prefill(

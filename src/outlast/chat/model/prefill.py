@@ -35,7 +35,7 @@ def last_text(messages: Sequence[ModelMessage]) -> str | None:
 def prefilled(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
     """The same conversation, ending with the text that the model is to continue.
 
-    White space at its end is left out: `message.prefilled` says why. Everything before it stays what it was.
+    White space at its end is left out: `seam.prefilled` says why. Everything before it stays what it was.
     """
     text = last_text(messages)
     if text is None or not sent_text(text):

@@ -19,13 +19,18 @@ _CHOICES = ("auto", "none", "required")
 
 
 def request_messages(
-    model: Model, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
+    model: Model,
+    messages: Sequence[ModelMessage],
+    parameters: ModelRequestParameters,
+    *,
+    is_prefilled: bool = False,
 ) -> list[ModelMessage]:
     """A conversation as this model takes it.
 
-    It begins with the user, who has the last word too; every call has its result; two answers in a row are
-    one. Left out is what providers refuse: thoughts that were cut off and so lack their signature, texts
-    of nothing but white space, and files that the model cannot read.
+    It begins with the user, who has the last word too, unless `is_prefilled`: then the model continues its
+    own words. Every call has its result; two answers in a row are one. Left out is what providers refuse:
+    thoughts that were cut off and so lack their signature, texts of nothing but white space, and files that
+    the model cannot read.
     """
     from pydantic_ai.messages import repair_messages
 
@@ -41,7 +46,9 @@ def request_messages(
         kept.append(message)
     kept = _joined_answers(repair_messages(with_beginning(kept)))
     profiles = [inner.profile for inner in models_behind(model)]
-    kept = with_readable_files(with_continuation(kept), profiles)
+    if not is_prefilled:
+        kept = with_continuation(kept)
+    kept = with_readable_files(kept, profiles)
     return model.prepare_messages(kept, parameters)
 
 

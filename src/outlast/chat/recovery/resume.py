@@ -46,6 +46,7 @@ from outlast.chat.turn.telemetry import tell_start
 from outlast.chat.turn.traces import Traces
 from outlast.chat.turn.turn import Turn, TurnAborted
 from outlast.chat.types import events
+from outlast.chat.types.continuation import continuation_of
 from outlast.chat.types.recovery import recovery_of
 from outlast.core.errors import CommitRefused, OutlastError
 from outlast.core.hooks import call_hook
@@ -266,7 +267,7 @@ class Resumption(ChatPart):
             waiting = replace(incident, begun=0) if is_suspect else replace(incident, begun_at=now)
             commit.write(self._incidents.record(entry.id, waiting))
         if not is_parked:
-            turn.on_continued = lambda: self._continued(what, verdict, produced)
+            turn.on_continued = lambda: self._continued(turn, what, verdict, produced)
         self._incidents.noted(entry.id)  # also a mere note goes when the turn has ended
         async with self._transcript.changing:
             recovered = await recovered_turns(self._inbox, what, verdict)
@@ -359,7 +360,9 @@ class Resumption(ChatPart):
     def _show_conversation(self) -> None:
         self.activation.tell(TranscriptChanged(self._state.shown_messages))
 
-    def _continued(self, what: Interruption, verdict: Verdict, produced: int) -> Operation:
+    def _continued(
+        self, turn: Turn, what: Interruption, verdict: Verdict, produced: int
+    ) -> Operation:
         """The answer continues: log how long that took, and note it with the decision."""
         ms = max(0, self.activation.clock.now() - what.since)
         logger.info(
@@ -369,7 +372,7 @@ class Resumption(ChatPart):
         )
         entry, decision = what.entry, verdict.decision
         return decision_rows.continued(
-            self.address, entry.id, entry.attempt, decision, verdict.cause, produced, ms
+            self.address, entry.id, entry.attempt, decision, verdict.cause, produced, ms, turn.seam
         )
 
     def _about(self, what: Interruption, verdict: Verdict) -> tuple[str, str, str, int]:
@@ -393,7 +396,9 @@ class Resumption(ChatPart):
         Not while a call of it may still be made: that belongs to the message that holds it.
         """
         partial, path = what.partial, what.path
-        if self.parts.agent.continuation_style == "append":
+        agent = self.parts.agent
+        is_wanted = continuation_of(agent.continuation).way == "new_message"
+        if agent.continuation_style == "append" and not is_wanted:
             return
         said = cleaned(partial.raw, error=INTERRUPTED)
         if said is None or not all(is_settled(part) for part in partial.calls):

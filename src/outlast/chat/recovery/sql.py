@@ -3,11 +3,13 @@
 A row is written in the commit that makes the decision durable, and stays as long as the turn's inbox entry:
 an incident ends with its turn, this tells what happened. `attempt` is the one that was interrupted. The body
 is JSON: `row`, `action` and `why` of the decision, the `cause`, how many chunks there were (`produced`), and,
-once the answer has continued, how many milliseconds after the interruption that was (`continued_ms`).
+once the answer has continued, how many milliseconds after the interruption that was (`continued_ms`) and how
+the rest was joined to the text (`seam`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from outlast.chat.recovery.decision import Decision
@@ -59,10 +61,19 @@ def recording(
 
 
 def continued(
-    agent: str, turn: str, attempt: int, decision: Decision, cause: str, produced: int, ms: int
+    agent: str,
+    turn: str,
+    attempt: int,
+    decision: Decision,
+    cause: str,
+    produced: int,
+    ms: int,
+    seam: Mapping[str, Any] | None,
 ) -> Operation:
     """For the commit with which the answer continues."""
     body = {**_body(decision, cause, produced), "continued_ms": ms}
+    if seam is not None:
+        body["seam"] = seam
     return _CONTINUED, (agent, turn, attempt, json.encode(body))
 
 

@@ -54,6 +54,11 @@ def is_continue_instruction(text: object) -> bool:
     return isinstance(text, str) and (text == _FROM_BEGINNING or text.startswith(head))
 
 
+def is_begin_again(text: object) -> bool:
+    """Whether this instruction asks for the whole answer once more."""
+    return text == _FROM_BEGINNING
+
+
 def is_negligible(text: str) -> bool:
     """Whether a text says too little to be continued: a letter or two, the mark that begins a list."""
     return weight(text[:_SAMPLE].translate(Folding())) < _LEAST

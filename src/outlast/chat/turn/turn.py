@@ -108,6 +108,9 @@ class Turn:
         self.held: Any = None  # what is noted of an answer that the provider keeps
         self.on_held: Callable[[str], Operation] | None = None  # notes such an answer
         self.loose_ends: Callable[[], list[str]] = list  # what ends the parts that are still open
+        self.seam: dict[str, Any] | None = (
+            None  # how the rest of an interrupted text was joined to it
+        )
         self.on_continued: Callable[[], Operation] | None = None  # an interrupted answer continues
         self.said_in_a_row = 0  # chunks; after `BREATHE_AFTER` it is time to `breathe`
         self.writer = DataWriter(self._write_data)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from outlast.chat.types.contexts import Step
+from outlast.chat.types.continuation import Continuation, Way, continuation_of
 from outlast.chat.types.data_parts import DataWriter
 from outlast.core.abort import Abort
 from outlast.core.clock import seconds
@@ -69,6 +70,7 @@ class TurnConfig:
     provider_options: Mapping[str, Any] | None = None
     telemetry: Any = None  # Pydantic AI's InstrumentationSettings, or False
     chat_stream_stall_timeout: float | timedelta | None = None  # 0: off for this turn
+    continuation: Way | Continuation | None = None  # how an interrupted answer is continued
 
     def __post_init__(self) -> None:
         if self.max_steps is not None:
@@ -76,6 +78,11 @@ class TurnConfig:
         for name in ("timeout", "chat_stream_stall_timeout"):
             if (given := getattr(self, name)) is not None:
                 seconds(given, name)
+        if continuation_of(self.continuation).way == "new_message":
+            raise ValueError(
+                "continuation='new_message' must be set on the agent: it is decided before before_turn is"
+                " called"
+            )
 
     def stop_conditions(self) -> tuple[StopCondition, ...]:
         if self.stop_when is None:

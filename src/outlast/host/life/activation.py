@@ -105,6 +105,7 @@ class Activation:
         self.on_upgrade: Callable[[], None] | None = None  # replaces this process, if possible
         self.flush = 0.0  # seconds between two commits that contain only chunks
         self.boot_order = BootOrder()  # shared by all agents of the host
+        self.shared: dict[type, Any] = {}  # what else they share, by its class
         self.unstorable: CommitFailed | None = (
             None  # the failure that ended the previous activation
         )

@@ -88,6 +88,7 @@ class Activations:
         self.on_upgrade: Callable[[], None] | None = None  # replaces this process
         self.flush = 0.0  # seconds between two commits of one stream
         self._boot_order = BootOrder()
+        self._shared: dict[type, Any] = {}
         self._families: dict[Address, Family] = {}  # by root
         self._starting: dict[asyncio.Task[Any], Activation] = {}  # whose on_start the task runs
         self._barred: dict[Address, asyncio.Future[None]] = {}  # agents that are being removed
@@ -192,6 +193,7 @@ class Activations:
         activation.on_upgrade = self.on_upgrade
         activation.flush = self.flush
         activation.boot_order = self._boot_order
+        activation.shared = self._shared
         activation.unstorable = self._unstorable.pop(address, None)
         activation.rests_until = self._rests_until(address)
         self._live[address] = activation

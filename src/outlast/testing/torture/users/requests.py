@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from outlast.chat.model.beginnings import CONTINUE
+from outlast.chat.model.beginnings import asks_to_continue
 from outlast.testing.torture.plan import Plan, misplaced, words_in
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def problems(messages: Sequence[ModelMessage]) -> list[str]:
 def prompts(message: ModelMessage) -> list[str]:
     """What a user has said in it. A request to go on is not theirs."""
     found = [part.content for part in message.parts if part.part_kind == "user-prompt"]
-    return [each for each in found if isinstance(each, str) and each != CONTINUE]
+    return [each for each in found if isinstance(each, str) and not asks_to_continue(each)]
 
 
 def _alternation(messages: Sequence[ModelMessage]) -> Iterator[str]:

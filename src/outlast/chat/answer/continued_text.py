@@ -1,0 +1,288 @@
+"""Continuing the text in whose middle a turn was interrupted: the request for the rest, and the seam.
+
+The rest is asked for in the best way that the model supports (`outlast.chat.model.continuation`), and joined
+to the stored text without what the reader has seen already (`outlast.chat.seam`). Once the first new words
+are shown, events reach the encoder as they come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from outlast.chat.message.encoder import Encoder
+from outlast.chat.message.partial import RESET_STEP, Partial
+from outlast.chat.model.beginnings import with_continuation
+from outlast.chat.model.continuation import (
+    Identity,
+    Refusals,
+    Ways,
+    continuation_for,
+    identity_of,
+    is_prefill_refused,
+)
+from outlast.chat.model.prefill import (
+    instruction,
+    last_text,
+    prefill_model,
+    prefill_settings,
+    prefilled,
+)
+from outlast.chat.seam.prefilled import PrefillSeam, sent_text
+from outlast.chat.seam.splice import Splicer, SpliceSettings
+from outlast.chat.turn.turn import Turn
+from outlast.chat.types.continuation import Continuation, Way
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model
+    from pydantic_ai.settings import ModelSettings
+
+logger = logging.getLogger("outlast.chat")
+
+Show = Callable[[Any], None]
+"""Shows one event of the model's stream."""
+
+_TEXTS = ("text", "reasoning")
+
+
+@dataclass(frozen=True, slots=True)
+class RestRequest:
+    """How the model is asked for the rest of its text."""
+
+    model: Model
+    messages: Sequence[ModelMessage]
+    settings: ModelSettings
+    is_prefilled: bool = False
+
+
+class ContinuedText:
+    """The text in whose middle a step was interrupted, and what the model adds to it."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        encoder: Encoder,
+        partial: Partial,
+        wanted: Continuation,
+        refusals: Refusals,
+    ) -> None:
+        self._turn = turn
+        self._encoder = encoder
+        self._wanted = wanted
+        self._refusals = refusals
+        parts = partial.last_step
+        self._stored = str(parts[-1]["text"]) if parts and parts[-1].get("type") == "text" else ""
+        self._label = f"{partial.steps}a{turn.entry.attempt}"
+        self._can_replace = all(part.get("type") in _TEXTS for part in parts)
+        self._identity: Identity | None = None
+        self._ways: Ways | None = None
+        self._way: Way | None = None
+        self._seam: Splicer | PrefillSeam | None = None
+        self._show: Show | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._thoughts: dict[int, list[Any]] = {}  # not shown, by their place in the response
+        self._index: int | None = None  # of the text in the response
+        self._part: Any = None
+        self._taken = 0  # characters of it that the seam was given
+        self._shown: str | None = None  # what was shown of these
+
+    @staticmethod
+    def of(
+        turn: Turn, encoder: Encoder, partial: Partial, wanted: Continuation, refusals: Refusals
+    ) -> ContinuedText | None:
+        """Return the text that has to be continued; None: the step was not interrupted in or after a text."""
+        text = ContinuedText(turn, encoder, partial, wanted, refusals)
+        return text if text._stored else None
+
+    # --- the request -----------------------------------------------------------------------------
+
+    def request(
+        self, model: Model, messages: Sequence[ModelMessage], settings: ModelSettings
+    ) -> RestRequest:
+        """Return the request for the rest, in the best way that is left."""
+        text = last_text(messages)
+        if text is None:  # a hook asks something else
+            self._seam = None
+            return RestRequest(model, messages, settings)
+        if self._ways is None:
+            self._identity = identity_of(model, settings)
+            self._ways = continuation_for(
+                self._identity, wanted=self._wanted.way, refusals=self._refusals
+            )
+        prefill = self._ways.prefill if sent_text(text) else None
+        if prefill is not None:
+            self._way = "prefill"
+            is_certain, echoes = prefill.is_certain, prefill.echoes
+            self._seam = PrefillSeam(text, echoes=echoes) if is_certain else self._splicer()
+            model, settings = prefill_model(model, prefill), prefill_settings(settings, prefill)
+            return RestRequest(model, prefilled(messages), settings, is_prefilled=True)
+        self._way = "instruct"
+        self._seam = self._splicer()
+        asked = with_continuation(messages, text=instruction(messages))
+        return RestRequest(model, asked, settings)
+
+    def _splicer(self) -> Splicer:
+        wanted = self._wanted
+        settings = SpliceSettings(
+            max_characters=wanted.max_characters,
+            max_ms=wanted.max_ms,
+            removes_preamble=wanted.removes_preamble,
+            may_replace=wanted.may_replace and self._can_replace,
+        )
+        return Splicer(self._stored, settings)
+
+    def gives_way(self, failure: Exception) -> bool:
+        """Return whether the provider has refused this way, so that the next one is to be tried."""
+        if self._way != "prefill" or self._shown is not None or not is_prefill_refused(failure):
+            return False
+        assert self._ways is not None
+        assert self._identity is not None
+        logger.warning("%s: %s; the model is asked to continue", self._turn.agent, failure)
+        self._refusals.add(self._identity, failure)
+        self._ways = self._ways.without("prefill", self._refusals.why(self._identity))
+        return True
+
+    # --- the seam --------------------------------------------------------------------------------
+
+    async def join(self, events: AsyncIterator[Any], show: Show) -> None:
+        """Read events until the first new words are shown, or there are no more."""
+        if self._seam is None:
+            return
+        self._show = show
+        try:
+            async for event in events:
+                if self._take(event):
+                    return
+                self._arm()
+            if not self._turn.abort.is_set:
+                self._finish()
+        finally:
+            self._disarm()
+
+    def _take(self, event: Any) -> bool:
+        """Return whether the texts are joined: what follows is shown as it comes."""
+        assert self._show is not None
+        kind = event.event_kind
+        if kind == "part_start" and event.part.part_kind == "text":
+            self._index, self._part = event.index, event.part
+            return self._feed(event.part.content)
+        if kind == "part_start" and event.part.part_kind == "thinking" and event.part.id is None:
+            self._thoughts[event.index] = [event]  # the text would end if it was shown before it
+        elif kind in ("part_delta", "part_end") and event.index in self._thoughts:
+            self._thoughts[event.index].append(event)
+        elif kind == "part_delta" and event.index == self._index:
+            return self._feed(event.delta.content_delta or "")
+        elif kind == "part_start" and event.part.part_kind != "thinking":
+            self._finish()
+            if self._shown is None:
+                for thought in [each for events in self._thoughts.values() for each in events]:
+                    self._show(thought)
+                self._thoughts.clear()
+            self._show(event)
+            return True
+        elif kind == "part_end" and event.index == self._index:
+            self._finish()
+            self._show(event)
+        else:
+            self._show(event)
+        return False
+
+    def _feed(self, text: str) -> bool:
+        assert self._seam is not None
+        self._taken += len(text)
+        self._say(self._seam.feed(text, self._now()))
+        return self._shown is not None and self._seam.verdict is not None
+
+    def _finish(self) -> None:
+        assert self._seam is not None
+        self._say(self._seam.finish(self._now()))
+
+    def _tick(self) -> None:
+        assert self._seam is not None
+        self._timer = None
+        self._say(self._seam.tick(self._now()))
+
+    def _say(self, text: str) -> None:
+        """Show what may be shown. The first words continue the text, or replace it."""
+        assert self._seam is not None
+        assert self._show is not None
+        verdict = self._seam.verdict
+        if verdict is None or not text:
+            return
+        if self._shown is not None:
+            self._shown += text
+            self._show(self._delta(text))
+            return
+        self._shown = text
+        self._turn.seam = {
+            "way": self._way,
+            "kind": verdict.kind,
+            "reason": verdict.reason,
+            "removed": verdict.removed,
+            "held_ms": round(verdict.waited),
+        }
+        if self._ways is not None and self._ways.why:
+            self._turn.seam["why_not_better"] = self._ways.why
+        if verdict.kind == "replace":
+            self._turn.emit(RESET_STEP)
+            self._encoder.resume_step(self._label, None, 0)
+        self._show(self._start(text))
+
+    def _start(self, text: str) -> Any:
+        from pydantic_ai.messages import PartStartEvent
+
+        assert self._index is not None
+        return PartStartEvent(index=self._index, part=replace(self._part, content=text))
+
+    def _delta(self, text: str) -> Any:
+        from pydantic_ai.messages import PartDeltaEvent, TextPartDelta
+
+        assert self._index is not None
+        return PartDeltaEvent(index=self._index, delta=TextPartDelta(text))
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time() * 1000
+
+    def _arm(self) -> None:
+        """See that held text is decided about in time, also if the model pauses."""
+        self._disarm()
+        due = None if self._seam is None else self._seam.due
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_at(due / 1000, self._tick)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- the answer ------------------------------------------------------------------------------
+
+    def joined(
+        self, messages: list[ModelMessage], response: ModelResponse
+    ) -> tuple[list[ModelMessage], ModelResponse]:
+        """Return the conversation with the whole answer of this step, and the rest as it was shown."""
+        if self._seam is None:
+            return [*messages, response], response
+        shown: list[Any] = []
+        for index, part in enumerate(cast("Sequence[Any]", response.parts)):
+            if index == self._index:
+                text = (self._shown or "") + part.content[self._taken :]
+                if text:
+                    shown.append(replace(part, content=text))
+            elif index not in self._thoughts:
+                shown.append(part)
+        rest = replace(response, parts=shown)
+        before, last = messages[:-1], cast("ModelResponse", messages[-1])
+        verdict = self._seam.verdict
+        if verdict is not None and verdict.kind == "replace":
+            return [*before, rest], rest
+        parts: list[Any] = [*last.parts, *shown]
+        place = len(last.parts)
+        if len(parts) > place and parts[place - 1].part_kind == parts[place].part_kind == "text":
+            joined = replace(parts[place], content=parts[place - 1].content + parts[place].content)
+            parts[place - 1 : place + 1] = [joined]
+        return [*before, replace(rest, parts=parts)], rest

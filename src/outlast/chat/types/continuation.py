@@ -1,0 +1,59 @@
+"""How an interrupted answer is continued, as users set it up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+Way = Literal["retrieve", "prefill", "instruct", "new_message"]
+WAYS: tuple[Way, ...] = get_args(Way)
+"""From the best way to the last resort."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """How an interrupted answer is continued.
+
+    ```python
+    from outlast import Continuation, Think
+
+    class Assistant(Think):
+        model = "openai:gpt-5-mini"
+        continuation = Continuation(may_replace=False)
+    ```
+
+    `way` is the best way to use: "retrieve", "prefill", "instruct" or "new_message". None chooses the best
+    one that the model is known to support. The rest applies to a model that is asked to continue
+    ("instruct"): its words are held back until it is clear whether they repeat what the reader has seen.
+    """
+
+    way: Way | None = None
+    removes_preamble: bool = True  # "Sure, here is the rest:" is not shown
+    may_replace: bool = (
+        True  # an answer that starts over replaces the partial one, if that did nothing
+    )
+    max_characters: int = 200  # held back at most
+    max_ms: float = 400
+
+    def __post_init__(self) -> None:
+        if self.way is not None and self.way not in WAYS:
+            raise ValueError(f"way must be one of {', '.join(map(repr, WAYS))}, got {self.way!r}")
+        if not _is_number(self.max_characters) or self.max_characters < 1:
+            raise ValueError(f"max_characters must be at least 1, got {self.max_characters!r}")
+        if not _is_number(self.max_ms) or not 0 <= self.max_ms < math.inf:
+            raise ValueError(f"max_ms must be 0 or more milliseconds, got {self.max_ms!r}")
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
+def continuation_of(given: Any) -> Continuation:
+    """Return the settings that `continuation=` stands for: a way, all of the settings, or None."""
+    if isinstance(given, Continuation):
+        return given
+    if given is None or isinstance(given, str):
+        return Continuation(way=given)  # type: ignore[arg-type]
+    ways = ", ".join(map(repr, WAYS))
+    raise TypeError(f"continuation must be one of {ways}, or a Continuation, got {given!r}")
