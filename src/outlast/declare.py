@@ -54,7 +54,7 @@ def agent(
     where = sys._getframe(1).f_globals
     named = _name_of(where) if name is None else name
     if not named.isidentifier() or named.startswith("_"):
-        raise ValueError(f"an agent's class cannot be called {named!r}; give it a name=")
+        raise ValueError(f"an agent's class cannot be named {named!r}; give it a name=")
     for setting in more:
         if setting.startswith("_") or not hasattr(Think, setting):
             known = [each for each in dir(Think) if not each.startswith("_")]

@@ -73,7 +73,7 @@ def test_two_that_need_each_other_are_refused() -> None:
 
 def test_two_of_one_name_are_refused() -> None:
     one, other = made("notes"), made("notes")
-    with pytest.raises(TypeError, match="Twice has two batteries called 'notes'; rename one"):
+    with pytest.raises(TypeError, match="Twice has two batteries named 'notes'; rename one"):
         type("Twice", (one, other), {})
 
 
@@ -171,5 +171,5 @@ async def test_operators_may_call_what_the_battery_names(store_url: str) -> None
 
 def test_two_versions_of_its_tables_cannot_be_in_one_class() -> None:
     old, new = made("notes", schema=NOTES), made("notes", schema=NEWER_NOTES)
-    with pytest.raises(TypeError, match="two batteries called 'notes'"):
+    with pytest.raises(TypeError, match="two batteries named 'notes'"):
         type("Mixed", (old, new), {})

@@ -86,7 +86,7 @@ def test_an_agent_without_notes_says_so_and_a_wrong_row_is_told(
     expect(page.get_by_role("tabpanel")).to_contain_text("It has kept no notes.")
     tabs.is_killed = True  # the browser notes that there is no such row
     page.goto(f"{server.url}{at(name, '&view=Notes&row=none')}")
-    expect(page.locator("#view")).to_contain_text("has no 'none' in 'Notes' any more")
+    expect(page.locator("#view")).to_contain_text("has no row 'none' in 'Notes'")
 
 
 def test_what_is_kept_is_text_and_can_be_read_by_everybody(

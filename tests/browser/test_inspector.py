@@ -103,7 +103,7 @@ def test_a_killed_turn_shows_the_crash_and_the_decision(
     begins, ends = ["accepted", "claimed", "step", "said"], ["said", "settled"]
     assert kinds == [*begins, "interrupted", "decided", "continued", *ends]
     decided = page.locator("[data-kind=decided]")
-    for told in ("row 17", "asked to go on where it stopped", "Why: "):
+    for told in ("row 17", "asked to continue where it stopped", "Why: "):
         expect(decided).to_contain_text(told)
     expect(page.get_by_role("img", name="1 step, 0 calls, 1 interruption.")).to_be_visible()
     expect(page.locator("#connection")).to_have_attribute("data-state", "open")

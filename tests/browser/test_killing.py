@@ -24,7 +24,7 @@ def test_a_killed_server_goes_on_with_the_sentence_in_every_tab(tabs: Tabs, serv
     rescue = page.get_by_role("region", name="What the server does about it")
     expect(rescue).to_contain_text(f"kill -9 {before}")
     expect(rescue).to_contain_text("It has found the answer that was cut off")
-    expect(rescue).to_contain_text("Decision: go on where it stopped")
+    expect(rescue).to_contain_text("Decision: continue where it stopped")
     expect(rescue).to_contain_text("The answer is complete. Nothing was lost.")
     (after,) = server.children()
     assert after != before

@@ -69,7 +69,11 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
         "not a function",
     ),
     "an empty submission": (lambda a: a.submit_messages([]), ValueError, "empty"),
-    "a message id that is no text": (lambda a: a.regenerate(5), ValueError, "message_id is text"),
+    "a message id that is no text": (
+        lambda a: a.regenerate(5),
+        ValueError,
+        "message_id must be a str",
+    ),
     "a mode": (lambda a: a.run_turn("Hi", mode="later"), ValueError, "wait, submit or stream"),
     "no input": (lambda a: a.run_turn(), ValueError, "no messages"),
     "both": (lambda a: a.run_turn("Hi", continuation=True), ValueError, "takes no messages"),

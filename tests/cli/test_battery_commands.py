@@ -99,7 +99,7 @@ async def test_it_can_call_what_the_battery_has_for_operators(
     ("path", "told"),
     [
         ("nowhere_at_all:BATTERY", "cannot import the battery nowhere_at_all:BATTERY: ModuleNotF"),
-        ("other_batteries:NO_COMMANDS", "has no commands; to see its tables: outlast inspect batt"),
+        ("other_batteries:NO_COMMANDS", "has no commands; outlast inspect battery other AGENT"),
         ("other_batteries:NO_MODULE", "cannot import the commands of the battery 'other': Module"),
         ("other_batteries:NO_TYPER", "cannot import the commands of the battery 'other': "),
     ],
@@ -153,10 +153,10 @@ async def test_its_tables_can_be_looked_at_without_a_host(store_url: str, packag
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nots", "Keeper", "k"], "no battery called 'nots' is installed. Did you mean 'notes'?"),
+        (["nots", "Keeper", "k"], "no battery named 'nots' is installed. Did you mean 'notes'?"),
         (["notes", "Keeper", "nobody"], "nobody"),
-        (["notes", "Keeper", "k", "--view", "X"], "has no view 'X'; it has: 'Notes'"),
-        (["notes", "Keeper", "k", "--row", "X"], "Keeper/k has no 'X' in 'Notes' any more"),
+        (["notes", "Keeper", "k", "--view", "X"], "has no view 'X'; it has 'Notes'"),
+        (["notes", "Keeper", "k", "--row", "X"], "Keeper/k has no row 'X' in 'Notes'"),
         (["nowhere_at_all:B", "Keeper", "k"], "cannot import the battery nowhere_at_all:B"),
     ],
 )
@@ -195,6 +195,7 @@ class Assistant(HasNotes, Think):
 """
 
 
+@pytest.mark.usefixtures("forgotten_imports")
 def test_the_doctor_tells_the_batteries_of_agents_and_the_order_of_their_parts(
     tmp_path: Path, packages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +223,7 @@ def test_the_doctor_tells_the_batteries_of_agents_and_the_order_of_their_parts(
     assert "Parts in order" in shown.out
 
 
+@pytest.mark.usefixtures("forgotten_imports")
 def test_the_doctor_says_what_cannot_be_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,7 +138,7 @@ async def test_a_reload_in_the_middle_of_an_answer_is_recovered_and_said(tmp_pat
         assert [word for word in talked.out.split() if word.startswith("word-")] == [
             f"word-{n}" for n in range(40)
         ]
-        assert "Teller/b was interrupted by a death (crashed)" in dev.log
+        assert "Teller/b was interrupted by a crash in" in dev.log
 
         async with Client(dev.url, "teller", "c") as client:
             stalled = asyncio.create_task(anext(client.send("Well?", request_id="r3")))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -22,16 +20,8 @@ class {name}(Agent):
 
 
 @pytest.fixture(autouse=True)
-def unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """What is imported here is forgotten again."""
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forgotten_imports: None) -> None:
     monkeypatch.chdir(tmp_path)
-    path = list(sys.path)
-    yield
-    sys.path[:] = path
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None) or ""
-        if name.startswith("agents_found") or file.startswith(str(tmp_path)):
-            del sys.modules[name]
 
 
 def write(path: str, text: str) -> None:
@@ -123,7 +113,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place() -> None:
 
 def test_a_folder_without_agents_is_said() -> None:
     write("agents/notes.py", "x = 1")
-    with pytest.raises(CannotLoad, match="there are no agents in agents"):
+    with pytest.raises(CannotLoad, match="no agents in agents; put them"):
         load("agents", None)
 
 

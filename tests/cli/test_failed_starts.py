@@ -145,7 +145,7 @@ BROKEN = {
     "no agents in a folder": (
         {"agents/_x.py": ""},
         "agents/",
-        ["there are no agents in agents"],
+        ["no agents in agents; put them"],
     ),
     "an App whose start raises": (
         {
@@ -245,7 +245,7 @@ def test_a_port_in_use_and_bad_options_have_exit_status_2(tmp_path: Path, name: 
         for options, told in (
             (["--port", port], f"port {port} of 127.0.0.1 is in use"),
             (["--port", "70000"], "--port"),
-            (["--log-level", "loud"], "'loud' must be one of critical, error"),
+            (["--log-level", "loud"], "the log level must be one of critical, error"),
             (["--host", "no.such.host.invalid"], "cannot listen on"),
         ):
             given = command(name, "probe.py", *options)

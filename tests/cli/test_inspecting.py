@@ -69,12 +69,12 @@ def test_an_agent_is_found_however_its_class_is_spelt(talked: str, spelt: str) -
     ("arguments", "told"),
     [
         (["agent", "Suport", "bob"], "Did you mean 'SupportAgent'?"),
-        (["agent", "Unicorn", "bob"], "There are: SupportAgent, Talker"),
+        (["agent", "Unicorn", "bob"], "Known names: SupportAgent, Talker"),
         (["agent", "Talker", "alise"], "Did you mean 'alice'?"),
         (["agent", "Talker"], "a name is required; known names of Talker: alice"),
         (["agent", "Talker/alise"], "Did you mean 'alice'?"),
         (["turns", "Talkr"], "Did you mean 'Talker'?"),
-        (["chunks", "nothing"], "there is no turn 'nothing'"),
+        (["chunks", "nothing"], "no turn 'nothing' in this store"),
     ],
 )
 def test_a_name_that_is_wrong_is_met_with_the_right_one(

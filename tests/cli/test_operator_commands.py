@@ -65,7 +65,7 @@ async def test_a_turn_is_cancelled_through_the_host_or_in_its_place(sqlite_url: 
     await interrupt(sqlite_url)
     told = await beside("cancel", "hm", "--store", sqlite_url)
     assert told.out.strip() == (
-        "Cancelled hm of Silent/s. No host has this store open; the next one will do it."
+        "Cancelled hm of Silent/s. No host has this store open; it takes effect with the next one."
     )
     async with hosting(Silent, url=sqlite_url, life="2", admin=True) as host:
         await host.until_settled()
@@ -106,7 +106,7 @@ async def test_what_was_given_up_is_tried_again(sqlite_url: str) -> None:
         assert told.code == 0, told.err
         assert told.out.splitlines()[-1] == "At last."
         unknown = await beside("incidents", "retry", "nobody", "--store", sqlite_url)
-        assert (unknown.code, "there is no turn 'nobody'" in unknown.err) == (1, True)
+        assert (unknown.code, "no turn 'nobody' in this store" in unknown.err) == (1, True)
 
 
 async def test_a_stuck_agent_is_released(sqlite_url: str) -> None:
@@ -121,9 +121,9 @@ async def test_a_stuck_agent_is_released(sqlite_url: str) -> None:
     assert "stuck" in shown.out
     assert "outlast release 'Silent/s'" in shown.out
     told = await beside("release", "silent", "s", "--store", sqlite_url)
-    assert told.out.startswith("Silent/s is released.")
+    assert told.out.startswith("Released Silent/s.")
     again = await beside("release", "silent", "s", "--store", sqlite_url)
-    assert again.out.strip() == "Silent/s was not blocked."
+    assert again.out.strip() == "Silent/s was not stuck."
     async with hosting(Silent, url=sqlite_url, life="2", admin=True):
         through = await beside("release", "Silent/s", "--store", sqlite_url, "--json")
         assert through.json == {"agent": "Silent/s", "released": True, "by_host": True}

@@ -228,6 +228,6 @@ async def test_an_answer_is_progress_and_a_greeting_is_none(
 
     async with playing(fail_thrice) as server, Client(server.url, "x", "a") as client:
         await until(lambda: len(server.connects) == 4 and client.is_connected)
-        assert client._line._failures == 3
+        assert client._connection._failures == 3
         assert await client.call("x") == 1
-        assert client._line._failures == 0
+        assert client._connection._failures == 0

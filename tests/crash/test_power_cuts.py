@@ -315,7 +315,7 @@ def test_a_store_that_is_broken_on_purpose_is_found_out(
 # --- backups --------------------------------------------------------------------------------------
 
 
-def test_a_backup_is_called_sound_once_it_is_durable(recorder: Path, folders: Path) -> None:
+def test_a_backup_is_reported_once_it_is_durable(recorder: Path, folders: Path) -> None:
     recorded = Recorded(recorder, folders / "backup")
     recorded.write()
     recorded.trace.unlink()
@@ -326,11 +326,11 @@ def test_a_backup_is_called_sound_once_it_is_durable(recorder: Path, folders: Pa
         assert recorded.start(*command, stdout=shown).wait(PATIENCE) == 0
     disk = Disk()
     for record in records(recorded.trace):
-        if record.kind == "told" and b"sound" in record.data:
+        if record.kind == "told" and b"integrity check passed" in record.data:
             break
         if not record.path.startswith(str(recorded.store.parent)):  # what was there before
             disk.feed(record)
     else:
-        raise AssertionError("it was never called sound")
+        raise AssertionError("it was never reported")
     left = disk.after_a_cut("synced", random.Random(0))
     assert left.get(str(target)) == target.read_bytes()

@@ -71,7 +71,7 @@ async def check(outcome: Outcome) -> None:
     check_answers(rows)
     for request in model.requests:
         check_request(request.messages)
-        assert request.tools == ["locate", "mail"], "what is fine is always offered"
+        assert request.tools == ["mail", "locate"], "what is fine is always offered"
     assert [entry.outcome for entry in rows.entries] == ["completed"] * 3
     assert set(mails) == {mails[0]}
     assert [row.text for row in rows.path if row.role == "assistant"] == [

@@ -77,7 +77,7 @@ def test_files_are_counted() -> None:
         ("Delete it", {"delete_files": Result(True, {})}, "with your approval"),
         ("the time", {"browser_time": Result(True, {"timeZone": "UTC"})}, "UTC"),
         ("Think hard", {}, "Fast and safe"),
-        ("Show me code", {}, "| `once` | is **unknown**"),
+        ("Show me code", {}, "| `once` | outcome **unknown**"),
         ("Hello", {}, "I am a small model"),
     ],
 )

@@ -91,7 +91,7 @@ async def test_two_classes_that_bring_different_schemas_of_one_name_are_refused(
     class Other(Agent):
         battery = Battery(name="notes", part=Part, schema=NEWER_NOTES)
 
-    with pytest.raises(ValueError, match="two schemas are called 'notes'"):
+    with pytest.raises(ValueError, match="two schemas are named 'notes'"):
         await Host(agents=[Jotter, Other], store=sqlite_url).start()
 
 

@@ -136,7 +136,7 @@ async def test_a_row_is_shown_as_a_whole(store_url: str, opened: Opened) -> None
         detail = await views.detail(reader, THINGS, A, "3")
         assert detail.values == [LONG_JSON, None]
         assert [column.label for column in detail.columns] == ["Data", "Body"]
-        with pytest.raises(NotFound, match="Keeper/a has no '4' in 'Things' any more"):
+        with pytest.raises(NotFound, match="Keeper/a has no row '4' in 'Things'"):
             await views.detail(reader, THINGS, A, "4")
         with pytest.raises(NotFound, match="rows of 'How many' have no details"):
             await views.detail(reader, COUNTED, A, "3")
@@ -190,7 +190,7 @@ async def test_views_that_cannot_be_loaded_are_told_in_their_place(
 
 def test_a_view_is_found_by_its_title() -> None:
     assert views.find_view(BATTERY, "How many") is COUNTED
-    with pytest.raises(NotFound, match="has no view 'Many'; it has: 'Things', 'How many'"):
+    with pytest.raises(NotFound, match="has no view 'Many'; it has 'Things', 'How many'"):
         views.find_view(BATTERY, "Many")
     assert views.views_of(replace(BATTERY, views=None)) == ()
 

@@ -53,7 +53,7 @@ def test_of_two_with_one_name_one_is_taken_always_the_same(packages: Path) -> No
             "ModuleNotFoundError: No module named 'nowhere_at_all'",
         ),
         ("notes", "vector_notes.battery:NOTHING", "vector_notes.battery has no 'NOTHING'"),
-        ("notes", "vector_notes.battery", "must be named as 'package.module:NAME'"),
+        ("notes", "vector_notes.battery", "must be 'package.module:NAME'"),
         ("notes", "vector_notes.battery:HasNotes", "must be a Battery, got <class"),
         ("jots", NOTES, f"vector-notes announces {NOTES} as 'jots', but its name is 'notes'"),
     ],

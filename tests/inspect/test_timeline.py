@@ -207,7 +207,7 @@ def test_a_turn_that_was_put_back_before_it_said_anything_was_not_interrupted() 
         ("said", None),
         ("settled", 2000),
     ]
-    assert "before anything was said" in one(rows, "waiting").what
+    assert "before the model answered" in one(rows, "waiting").what
     waiting = replace(
         ENTRY, state="accepted", attempt=1, outcome=None, started_at=None, ended_at=None
     )

@@ -89,7 +89,7 @@ async def test_what_is_not_there_is_said(sqlite_url: str) -> None:
             told = await get(
                 client, "battery", 404, agent="Keeper/k", name="notes", view="X", row="1"
             )
-            assert "has no view 'X'; it has: 'Notes'" in told["error"]
+            assert "has no view 'X'; it has 'Notes'" in told["error"]
             assert (await get(client, "battery", 400, name="notes"))["error"].startswith("agent is")
         async with httpx.AsyncClient(base_url=served.http, timeout=LONG) as stranger:
             await get(stranger, "battery", 401, agent="Keeper/k", name="notes")

@@ -174,7 +174,7 @@ async def test_the_exact_requests_to_the_model_are_shown(sqlite_url: str) -> Non
         ("agent", {"agent": "Talker"}, 400, "an address must look like"),
         ("agent", {"agent": "Talker/nobody"}, 404, "no agent Talker/nobody"),
         ("turn", {"agent": "Talker/a"}, 400, "id is missing"),
-        ("turn", {"id": "nobody"}, 404, "there is no turn 'nobody'"),
+        ("turn", {"id": "nobody"}, 404, "no turn 'nobody' in this store"),
         ("turns", {"before": "soon"}, 400, "before must be a number"),
         ("unicorns", {}, 404, "unknown view 'unicorns'"),
         ("cancel", {}, 405, "cancel does not accept GET"),

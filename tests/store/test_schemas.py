@@ -311,11 +311,11 @@ def test_names_are_plain(name: str) -> None:
 
 def test_schemas_have_different_names_and_tables_in_their_own_name() -> None:
     assert checked([NOTES, TASKS, NOTES]) == (NOTES, TASKS)
-    with pytest.raises(ValueError, match="two schemas are called 'notes'"):
+    with pytest.raises(ValueError, match="two schemas are named 'notes'"):
         checked([NOTES, NEWER_NOTES])
-    with pytest.raises(ValueError, match="two schemas are called 'foundation'"):
+    with pytest.raises(ValueError, match="two schemas are named 'foundation'"):
         checked([Schema("foundation", FIRST, {})])
-    with pytest.raises(ValueError, match="must be called notes or notes_…, got 'storage'"):
+    with pytest.raises(ValueError, match="must be named notes or notes_…, got 'storage'"):
         checked([Schema("notes", FIRST, {"storage": "agent"})])
 
 

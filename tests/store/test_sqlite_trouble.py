@@ -161,7 +161,7 @@ async def test_a_file_that_is_no_database_is_refused_by_name(
     sqlite_url: str, content: bytes
 ) -> None:
     path_of(sqlite_url).write_bytes(content)
-    with pytest.raises(StoreCorrupt, match=f"^{path_of(sqlite_url)} is not a sound SQLite"):
+    with pytest.raises(StoreCorrupt, match=f"^{path_of(sqlite_url)} is not a valid SQLite"):
         await open_store(sqlite_url)
     assert path_of(sqlite_url).read_bytes() == content
 

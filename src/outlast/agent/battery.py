@@ -149,7 +149,7 @@ def batteries_of(
             raise TypeError(f"{base.__name__}.battery must be a Battery, got {battery!r}")
         known = found.setdefault(battery.name, battery)
         if known is not battery:
-            raise TypeError(f"{where} has two batteries called {battery.name!r}; rename one")
+            raise TypeError(f"{where} has two batteries named {battery.name!r}; rename one")
     if not is_mixin:
         _check_needs(found, where)
     return tuple(_ordered(found))

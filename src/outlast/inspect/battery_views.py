@@ -215,7 +215,7 @@ async def detail(reader: Reader, view: View, address: Address, row: str) -> Show
     columns = view.detail.columns
     found = await _fetch(reader, view.detail.query, len(columns), address.text, row)
     if not found:
-        raise NotFound(f"{address} no longer has {row!r} in {view.title!r}")
+        raise NotFound(f"{address} has no row {row!r} in {view.title!r}")
     values = [shown_value(*each, CUT_DETAIL) for each in zip(found[0], columns, strict=True)]
     return ShownDetail(view.title, row, _shown_columns(columns), values)
 

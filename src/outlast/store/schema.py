@@ -49,7 +49,7 @@ class Schema:
     read when a store is opened.
 
     `owned` names the tables whose rows belong to agents, each with the column that holds the agent's
-    address: these rows are deleted with their agent. Tables are called `name` or `name_…`.
+    address: these rows are deleted with their agent. Tables are named `name` or `name_…`.
 
     ```python
     from outlast.store.schema import Schema
@@ -132,11 +132,11 @@ def checked(schemas: Iterable[Schema]) -> tuple[Schema, ...]:
     known: dict[str, Schema] = {FOUNDATION.name: FOUNDATION}
     for schema in schemas:
         if known.setdefault(schema.name, schema) is not schema:
-            raise ValueError(f"two schemas are called {schema.name!r}; rename one of the batteries")
+            raise ValueError(f"two schemas are named {schema.name!r}; rename one of the batteries")
         for table in schema.owned:
             if table != schema.name and not table.startswith(f"{schema.name}_"):
                 raise ValueError(
-                    f"a table of {schema.name!r} must be called {schema.name} or {schema.name}_…, got"
+                    f"a table of {schema.name!r} must be named {schema.name} or {schema.name}_…, got"
                     f" {table!r}"
                 )
     del known[FOUNDATION.name]

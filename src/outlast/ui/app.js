@@ -313,7 +313,7 @@ function heard(event) {
   draw();
 }
 
-const ACTION = { continue: "go on where it stopped", retry: "ask the model again", finalise: "store what is complete" };
+const ACTION = { continue: "continue where it stopped", retry: "ask the model again", finalise: "store what is complete" };
 
 async function kill() {
   const pid = activity?.pid ?? site.pid;

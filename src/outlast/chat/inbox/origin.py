@@ -28,7 +28,7 @@ class Origins:
         known: dict[str, InboxOrigin] = {}
         for origin in (*ORIGINS, *more):
             if known.setdefault(origin.name, origin) is not origin:
-                raise TypeError(f"two inbox origins are called {origin.name!r}; rename one")
+                raise TypeError(f"two inbox origins are named {origin.name!r}; rename one")
         self._known: Mapping[str, InboxOrigin] = known
 
     def __getitem__(self, name: str) -> InboxOrigin:

@@ -54,8 +54,8 @@ class _BatteryCommand(TyperCommand):
             fail(str(error))
         if path is None:
             fail(
-                f"the battery {name!r} has no commands; outlast inspect battery shows its tables"
-                f" {name} AGENT"
+                f"the battery {name!r} has no commands; outlast inspect battery {name} AGENT shows"
+                " its tables"
             )
         try:
             return typer.main.get_group(load(path))

@@ -10,6 +10,15 @@ from typing import Any
 from outlast.cli.serving.settings import Settings
 from outlast.host.causes import VARIABLE
 
+_CAUSES = {
+    "cancelled": "a cancellation",
+    "crashed": "a crash",
+    "deploy": "the reload",
+    "evicted": "its eviction",
+    "oom": "a lack of memory",
+    "stalled": "its model",
+}
+
 
 def prepare(application: Any, settings: Settings) -> None:
     """Configure the application for `outlast dev`, and print what it serves."""
@@ -73,8 +82,7 @@ def print_recovery(event: Any) -> None:
     """Print how a turn that was interrupted, by a reload or otherwise, is recovered."""
     from outlast.inspect.words import decided
 
-    by = {"deploy": "the reload", "stalled": "its model", "oom": "a lack of memory"}
-    cause = by.get(event.cause, f"a crash ({event.cause})")
+    cause = _CAUSES.get(event.cause, "an unknown cause")
     what = decided(event.action)
     _say(
         f"{event.agent} was interrupted by {cause} in {event.request_id}. {what}"

@@ -16,7 +16,7 @@ from outlast.inspect.offline import Offline, offline
 from outlast.inspect.reader import reading
 from outlast.store.url import DEFAULT, file_of, identity_of
 
-LATER = "No host has this store open; the next one will do it."
+LATER = "No host has this store open; it takes effect with the next one."
 
 
 async def ask_host(url: str | None, address: Address, call: str, **arguments: Any) -> Any:
@@ -94,7 +94,7 @@ async def release(url: str | None, json: bool, direct: bool, agent: str, name: s
     if json:
         as_json({"agent": address.text, "released": True, "by_host": by_host})
     elif done is False:
-        console().print(f"{address} was not blocked.")
+        console().print(f"{address} was not stuck.")
     else:
         console().print(f"Released {address}." + ("" if by_host else f" {LATER}"))
 

@@ -51,7 +51,7 @@ def explained(path: Path, error: sqlite3.Error) -> StoreError:
             )
         case "corrupt":
             return StoreCorrupt(
-                f"{path} is not a sound SQLite database ({error}). Restore a backup; the"
+                f"{path} is not a valid SQLite database ({error}). Restore a backup; the"
                 f" sqlite3 command's .recover can save what is still readable."
             )
     return StoreUnavailable(f"{path}: {error}")

@@ -5,8 +5,8 @@ import { linkTo } from "./turn.js";
 import { count } from "./words.js";
 
 const ACTS = {
-  cancel: { title: "Cancel this turn?", text: "It ends as aborted. What was said is kept.", yes: "Cancel it", done: ({ cancelled }) => (cancelled ? "The turn is cancelled." : "There was nothing to cancel: it had ended.") },
-  seal: { title: "Seal this turn?", text: "It is not recovered any more. What was said is kept, and the user is told.", yes: "Seal it", done: ({ sealed }) => (sealed ? "The turn is sealed." : "There was nothing to seal: it is not being recovered.") },
+  cancel: { title: "Cancel this turn?", text: "The turn ends as aborted. The partial answer is kept.", yes: "Cancel it", done: ({ cancelled }) => (cancelled ? "The turn is cancelled." : "There was nothing to cancel: it had ended.") },
+  seal: { title: "Seal this turn?", text: "It is no longer recovered. The partial answer is kept, and the user sees an error.", yes: "Seal it", done: ({ sealed }) => (sealed ? "The turn is sealed." : "There was nothing to seal: it is not being recovered.") },
   retry: { title: "Try this turn again?", text: "The same is asked once more, and answered in a turn of its own, beside the answer that is there.", yes: "Try again", done: () => "It is accepted, and answered in its own time." },
   release: { title: "Release this agent?", text: "Its failed boots are forgotten, and it begins with its work again.", yes: "Release it", done: () => "The agent is released." },
   fork: { title: "Fork the conversation here?", text: "A new agent begins with the messages up to this one. This one stays as it is.", yes: "Fork", field: true, done: ({ name, messages }) => `${name} has ${count(messages, "message")} of this conversation.` }
