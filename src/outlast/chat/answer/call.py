@@ -69,6 +69,20 @@ class Called:
 class Place(Protocol):
     """Where a call stands, and what is shown of it there before it ends."""
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether another call makes it: then what comes of it is recorded."""
+        ...
+
+    @property
+    def riding(self) -> Sequence[Operation]:
+        """What is written in the commit of its intent."""
+        ...
+
+    def block(self, reason: str) -> CallEnd:
+        """`before_tool_call` does not want it to run."""
+        ...
+
     def ask_for_approval(self, id: str, *, for_client: bool) -> CallEnd:
         """The call must wait for an approval."""
         ...
@@ -98,7 +112,8 @@ class Call:
         self._place = place
         self._spec = ToolSpec()
         self._key: str | None = None
-        self._has_begun = False
+        self._has_begun = False  # and has no outcome in the ledger yet
+        self._has_run = False
         self._is_cut = False  # nobody waits for the tool any more
         self._made = ToolCall(called.id, called.name, as_object(called.arguments), "", "")
         self._content: Any = None  # what else the model is told of the result
@@ -131,13 +146,23 @@ class Call:
         logger.error("%s: the tool %s failed (%s)", self._turn.agent, name, id, exc_info=error)
         return CallEnd("failed", error=f"{FAILED} ({id})", raised=error)
 
+    def abandoned(self) -> CallEnd:
+        """The end of a call that nobody waits for any more."""
+        if not self._has_run:
+            return CallEnd("failed", error=STOPPED)
+        name = self._called.name
+        why = f"the call around it ended while the tool {name!r} was running"
+        return not_known(self._spec.effect, why)
+
     def ending(self, end: CallEnd) -> list[Operation]:
-        """What the ledger is told with the outcome."""
+        """What the ledger is told with the outcome; once."""
         if not self._has_begun:
             return []
         assert end.state != "open"
         turn, ledger = self._turn, self._ledger
-        kept = end.as_json() if self._key is not None and end.state == "done" else None
+        self._has_begun = False
+        is_kept = self._place.is_inside or (self._key is not None and end.state == "done")
+        kept = end.recorded() if is_kept else None
         operations = [ledger.end(turn.request_id, self._called.id, end.state, kept)]
         if self._key is not None:
             self._keyed.ended(self._key, end)
@@ -206,7 +231,7 @@ class Call:
             return self._place.ask_for_approval(call.id, for_client=executor is not None)
         decision = await self._decision()
         if isinstance(decision, Block):
-            return returned(decision.reason, call.name, "read")
+            return self._place.block(decision.reason)
         if isinstance(decision, Substitute):
             return returned(decision.output, call.name, "read")
         if isinstance(decision, Allow) and decision.input is not None:
@@ -263,7 +288,7 @@ class Call:
         )
         self._has_begun = True
         releases = [] if self._key is None else [self._ledger.release(self._key)]
-        turn.stream.attach(*releases, operation)
+        turn.stream.attach(*releases, *self._place.riding, operation)
         await turn.stream.stored()
         if turn.abort.is_set:  # it has not run, and that is certain
             return CallEnd("failed", error=STOPPED)
@@ -288,6 +313,7 @@ class Call:
 
     async def _run(self, found: Found, arguments: Any, executor: Any) -> CallEnd:
         activation, turn, call = self._activation, self._turn, self._called
+        self._has_run = True
         tool = self._executed(found, arguments, executor)
         work = activation.spawn(tool, f"tool {call.name}", copy_context())
         began = activation.clock.now()
@@ -334,7 +360,8 @@ class Call:
         else:
             output = await self._offer.run(self._made, arguments, found)
         if isinstance(output, ToolReturn):
-            output, self._content = output.return_value, output.content
+            self._content = output.content
+            output = output.return_value
         if not hasattr(output, "__aiter__"):
             return output
         last: Any = None
@@ -367,16 +394,22 @@ class Call:
         return self._failed(error)
 
     def _taken_back(self, *, is_approval: bool) -> CallEnd:
-        """The tool wants to wait: it has not begun after all."""
+        """The tool wants to wait: it has not begun after all, if it can wait here."""
+        id, place = self._called.id, self._place
+        end = (
+            place.ask_for_approval(id, for_client=False)
+            if is_approval
+            else place.wait_for_client(id)
+        )
+        if end.state != "open":
+            return end
         self._has_begun = False
         ended = [self._ledger.end(self._turn.request_id, self._called.id, "failed")]
         if self._key is not None:  # it is free for the call that follows the answer
             self._keyed.ended(self._key, CallEnd("failed"))
             ended.append(self._ledger.release(self._key))
         self._turn.stream.attach(*ended)  # what it has admitted is remembered until then
-        if is_approval:
-            return self._place.ask_for_approval(self._called.id, for_client=False)
-        return self._place.wait_for_client(self._called.id)
+        return end
 
     async def _cut_short(self, cut: Cut) -> CallEnd:
         name, effect = self._called.name, self._spec.effect

@@ -34,6 +34,10 @@ class CallEnd:
         """Return the output as JSON text."""
         return json.encode(self.output) if self.text is None else self.text
 
+    def recorded(self) -> str:
+        """Return what the ledger keeps of a call inside another one: the output or the error, as JSON."""
+        return self.as_json() if self.state == "done" else json.encode(self.error or "")
+
 
 def not_known(effect: str, why: str) -> CallEnd:
     """Return the end of a call that was cut short: only one of a "once" tool may have happened."""
