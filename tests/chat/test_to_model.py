@@ -326,3 +326,36 @@ async def test_the_content_of_a_call_that_was_approved_is_told(store_url: str) -
         assert (await a.get_messages())[-1].text == "Seen."
     assert prompts(Talker.model) == ["u1", "A look."]
     assert contents(Talker.model) == ["stored"]
+
+
+@pytest.mark.parametrize("content", [5, {"a": 1}, b"x", [object()], [b"x"]])
+async def test_content_that_no_model_takes_is_left_out(
+    sqlite_url: str, content: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def look(self: Any) -> ToolReturn:
+        """Look."""
+        return ToolReturn("stored", content=content)
+
+    members = {"model": answering(calls("look"), "Seen."), "look": tool(effect="read")(look)}
+    Talker = type("Talker", (Think,), members)
+    async with hosting(Talker, url=sqlite_url) as host:
+        turn = await host.get(Talker, "a").save_messages("u1")
+    assert (turn.status, turn.message.text) == ("completed", "Seen.")
+    assert prompts(Talker.model) == ["u1"]
+    assert contents(Talker.model) == ["stored"]
+    assert "content a model cannot take" in caplog.text
+
+
+async def test_content_that_is_too_long_is_cut(sqlite_url: str) -> None:
+    long = "x" * (2 * MAX_RESULT_CHARACTERS)
+
+    async def look(self: Any) -> ToolReturn:
+        """Look."""
+        return ToolReturn("stored", content=[long, PICTURE])
+
+    members = {"model": answering(calls("look"), "Seen."), "look": tool(effect="read")(look)}
+    Talker = type("Talker", (Think,), members)
+    async with hosting(Talker, url=sqlite_url) as host:
+        await host.get(Talker, "a").save_messages("u1")
+    [_, [text, picture]] = prompts(Talker.model)
+    assert (len(text), picture) == (MAX_RESULT_CHARACTERS, PICTURE)
