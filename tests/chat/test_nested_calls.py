@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from conversation import answering, rows
+from conversation import answering, rows, until_running
 from interacting import schema
+from pydantic import BaseModel
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
-from tool_calls import Lives, call_parts, check_requests, ledger, outcomes, returns
+from tool_calls import Lives, call_parts, check_requests, go_on, ledger, outcomes, returns
 
 from outlast import Allow, Block, Host, NotDone, Substitute, Think, ToolCall, ToolError, tool
 from outlast.agent.agent import parts_of
 from outlast.chat.answer.calls import HAS_ACTED, current_calls
 from outlast.chat.tools.toolset import tool_source
+from outlast.chat.types.events import ToolEvent
 from outlast.core.errors import ApprovalInside, CallChanged, CallFailed, OutcomeUnknown
-from outlast.store.operations import BulkStatement
+from outlast.store.operations import BulkStatement, Operation
 from outlast.testing import Step
+from outlast.testing.death import Drive
 from support import forever, hosting, listen
 
 pytestmark = pytest.mark.virtual_time
@@ -95,7 +99,7 @@ class Outer(Think):
         await forever()
 
     @tool(effect="read")
-    async def stream(self) -> Any:
+    async def count(self) -> Any:
         """Show results on the way."""
         for n in range(3):
             yield n
@@ -129,7 +133,7 @@ async def test_a_call_inside_another_has_a_row_and_no_chunk(store_url: str) -> N
 
     Talker = running(body)
     async with hosting(Talker, url=store_url) as host:
-        told = listen(host, "tool")
+        told = listen(host, ToolEvent)
         chunks = [chunk async for chunk in host.get(Talker, "a").stream("u1")]
         [(message,)] = await rows(host, "inbox", "message_id")
         found = await ledger(host, "id, name, effect, state, output, input")
@@ -141,8 +145,8 @@ async def test_a_call_inside_another_has_a_row_and_no_chunk(store_url: str) -> N
     assert {chunk["toolCallId"] for chunk in chunks if "toolCallId" in chunk} == {"c1"}
     assert [part.content for part in returns(Talker.model)] == [[{"seen": [1, 2]}, "paid 5"]]
     assert done == ["look", f"{message}:c1/2"], "the key of a call inside is its own"
-    names = [(event.name, event.call_id) for event in told]  # type: ignore[attr-defined]
-    assert [id for _, id in names] == ["c1", "c1/1", "c1/1", "c1/2", "c1/2", "c1"]
+    ids = [event.tool_call_id for event in told]  # type: ignore[attr-defined]
+    assert ids == ["c1", "c1/1", "c1/1", "c1/2", "c1/2", "c1"]
 
 
 async def test_calls_run_side_by_side_and_inside_one_another(store_url: str) -> None:
@@ -273,21 +277,20 @@ async def test_a_tool_may_bring_tools_that_the_model_does_not_see(store_url: str
 
 async def test_results_on_the_way_are_shown_to_nobody(store_url: str) -> None:
     async def body(self: Any, call: ToolCall) -> Any:
-        return await current_calls().inside(call, 1, "stream", {})
+        return await current_calls().inside(call, 1, "count", {})
 
     _, part, _ = await run(store_url, body)
     assert part["output"] == 2
 
 
-async def test_what_rides_is_written_with_the_intent(store_url: str) -> None:
-    statement = BulkStatement(
-        "note",
-        "INSERT INTO facts (agent, name, value) VALUES (?, ?, ?)",
-        "INSERT INTO facts (agent, name, value) VALUES ($1, $2, $3)",
-    )
+def ride(agent: str) -> Operation:
+    sql = "INSERT INTO facts (agent, name, value) VALUES (?, ?, ?)"
+    return BulkStatement.same("note", sql), (agent, "ridden", '"yes"')
 
+
+async def test_what_rides_is_written_with_the_intent(store_url: str) -> None:
     async def body(self: Any, call: ToolCall) -> Any:
-        riding = [(statement, ("Talker/a", "ridden", '"yes"'))]
+        riding = [ride("Talker/a")]
         return await current_calls().inside(call, 1, "pay", {"amount": 1}, riding)
 
     commits: list[list[str]] = []
@@ -295,9 +298,9 @@ async def test_what_rides_is_written_with_the_intent(store_url: str) -> None:
     async with hosting(Talker, url=store_url) as host:
         submit = host.store.submit
 
-        def noted(batch: Any) -> Any:
-            commits.append([operation[0].name for operation in batch.operations])
-            return submit(batch)
+        def noted(fence: Any, operations: Any) -> Any:
+            commits.append([statement.name for statement, _ in operations])
+            return submit(fence, operations)
 
         host.store.submit = noted  # type: ignore[method-assign]
         await host.get(Talker, "a").save_messages("u1")
@@ -317,6 +320,94 @@ async def test_numbers_are_used_once(store_url: str) -> None:
 
     _, part, _ = await run(store_url, body)
     assert (part["output"], done) == ("ok", ["look"])
+
+
+@pytest.mark.parametrize("seq", [-1, "1", "1/2", None, 1.0])
+async def test_a_number_is_a_number(sqlite_url: str, seq: Any) -> None:
+    async def body(self: Any, call: ToolCall) -> Any:
+        with pytest.raises(ValueError, match="seq must be a number from 0 on, got"):
+            await current_calls().inside(call, seq, "look", {})
+        return "ok"
+
+    _, part, _ = await run(sqlite_url, body)
+    assert (part["output"], done) == ("ok", [])
+
+
+async def test_a_call_of_the_model_with_the_id_of_one_inside(sqlite_url: str) -> None:
+    """Its row is not touched."""
+
+    async def body(self: Any, call: ToolCall) -> Any:
+        return await current_calls().inside(call, 1, "pay", {"amount": 1})
+
+    both = Step.call("program", {}, id="c1") + Step.call("look", {}, id="c1/1")
+    Talker = running(body, both, "Done.")
+    async with hosting(Talker, url=sqlite_url) as host:
+        turn = await host.get(Talker, "a").save_messages("u1")
+        assert outcomes(turn.message) == ["failed", "done"]
+        assert await ledger(host, "id, name") == [("c1", "program"), ("c1/1", "look")]
+    assert done == ["look"]
+
+
+async def test_calls_inside_one_another_are_not_endless(sqlite_url: str) -> None:
+    async def nested(self: Any, call: ToolCall) -> Any:
+        done.append(call.id)
+        return await current_calls().inside(call, 0, "nested", {})
+
+    async def body(self: Any, call: ToolCall) -> Any:
+        return await current_calls().inside(call, 0, "nested", {})
+
+    _, part, _ = await run(sqlite_url, body, nested=tool(effect="read")(nested))
+    assert part["errorText"] == "Calls inside calls are too deep: more than 16."
+    assert len(done) == 16
+
+
+class Point(BaseModel):
+    x: int
+
+
+ARGUMENTS: dict[str, tuple[Any, Any]] = {
+    "a tuple": ({"value": (1, 2)}, [1, 2]),
+    "a date": ({"value": datetime.date(2031, 1, 2)}, "2031-01-02"),
+    "a model": ({"value": Point(x=1)}, {"x": 1}),
+    "number keys": ({"value": {1: "a"}}, {"1": "a"}),
+    "not a number": ({"value": float("nan")}, None),
+    "text": ('{"value": [1]}', [1]),
+}
+
+
+@pytest.mark.parametrize("what", ARGUMENTS)
+def test_arguments_are_the_same_after_a_crash(sqlite_url: str, what: str) -> None:
+    """They are given as JSON has them, and compared so."""
+    lives: Lives
+    results: list[Any] = []
+    arguments, expected = ARGUMENTS[what]
+
+    async def echo(self: Any, value: Any) -> Any:
+        done.append("echo")
+        return value
+
+    async def body(self: Any, call: ToolCall) -> Any:
+        results.append(await current_calls().inside(call, 1, "echo", arguments))
+        if len(results) == 1:
+            lives.die()
+
+    Talker = running(body, echo=tool()(echo))
+    lives = Lives(sqlite_url, Talker)
+    lives.run(asking(Talker))
+    lives.run(Host.until_settled)
+    assert (results, done) == ([expected] * 2, ["echo"])
+
+
+async def test_arguments_that_are_no_json(sqlite_url: str) -> None:
+    async def body(self: Any, call: ToolCall) -> Any:
+        with pytest.raises(TypeError, match="arguments must be JSON, got dict: "):
+            await current_calls().inside(call, 1, "pay", {"amount": object()})
+        with pytest.raises(CallFailed, match="they are not an object"):
+            await current_calls().inside(call, 2, "pay", [1])
+        return await current_calls().inside(call, 1, "pay", {"amount": 1})
+
+    _, part, _ = await run(sqlite_url, body)
+    assert part["output"] == "paid 1"
 
 
 async def test_only_a_tool_that_runs_can_call_others(store_url: str) -> None:
@@ -354,25 +445,26 @@ async def test_a_call_that_has_called_others_cannot_wait_any_more(
 async def test_a_call_that_is_stopped_stops_those_inside(
     store_url: str, how: str, stubborn: bool
 ) -> None:
-    """The ledger has an outcome for each, also if the code around does not stop."""
+    """The ledger has an outcome for each, also if neither stops; what does not stop makes no more calls."""
+    release = asyncio.Event()
 
-    async def body(self: Any, call: ToolCall) -> Any:
-        while True:
-            try:
-                await current_calls().inside(call, 1, "wait", {})
-            except BaseException:
-                if not stubborn:
-                    raise
-                await forever()
+    async def hang() -> None:
+        await (go_on(release) if stubborn else forever())
 
     async def wait(self: Any) -> None:
         done.append("wait")
+        await hang()
+
+    async def body(self: Any, call: ToolCall) -> Any:
         try:
-            await forever()
-        except asyncio.CancelledError:
+            await current_calls().inside(call, 1, "wait", {})
+        finally:
             if stubborn:
-                await forever()
-            raise
+                await go_on(release)
+                try:
+                    await current_calls().inside(call, 2, "pay", {"amount": 1})
+                except RuntimeError as error:
+                    done.append(str(error))
 
     class Limited(Outer):
         @tool(effect="idempotent", timeout=2)
@@ -382,15 +474,81 @@ async def test_a_call_that_is_stopped_stops_those_inside(
 
     base = Limited if how == "timeout" else Outer
     Talker = running(body, base=base, wait=tool()(wait))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
+    async with hosting(Talker, url=store_url) as host:
         a = host.get(Talker, "a")
-        first = await a.submit_messages("u1")
+        turn = asyncio.create_task(a.save_messages("u1"))
         await asyncio.sleep(1)
         if how == "cancel":
-            await a.cancel_chat(first.id)
+            await a.cancel_chat((await until_running(host, Talker)).request_id)
+        async with asyncio.timeout(5):
+            await turn
+        expected = [("c1", "failed"), ("c1/1", "unknown")]
+        assert await ledger(host, "id, state") == expected
+        release.set()
         await host.until_settled()
-        assert await ledger(host, "id, state") == [("c1", "failed"), ("c1/1", "unknown")]
-    assert done == ["wait"]
+        assert await ledger(host, "id, state") == expected
+    too_late = "the call 'c1' has ended, so it cannot call 'pay'"
+    assert done == ["wait", too_late] if stubborn else done == ["wait"]
+
+
+@pytest.mark.parametrize("where", ["tool", "hook", "intent"])
+async def test_what_a_call_leaves_running_is_stopped_when_it_ends(
+    store_url: str, where: str
+) -> None:
+    release, left = asyncio.Event(), []
+
+    async def before(self: Any, context: Any) -> None:
+        if where == "hook" and "/" in context.tool_call_id:
+            await release.wait()
+
+    async def wait(self: Any) -> None:
+        done.append("began")
+        await release.wait()
+        done.append("went on")
+
+    async def body(self: Any, call: ToolCall) -> Any:
+        left.append(asyncio.create_task(current_calls().inside(call, 1, "wait", {})))
+        if where != "intent":
+            await asyncio.sleep(1)
+        else:
+            await asyncio.sleep(0)
+        return "ok"
+
+    members = {"wait": tool()(wait)} | ({} if where == "tool" else {"before_tool_call": before})
+    Talker = running(body, **members)
+    async with hosting(Talker, url=store_url) as host:
+        await host.get(Talker, "a").save_messages("u1")
+        release.set()
+        await asyncio.wait(left, timeout=10)
+        await host.until_settled()
+        found = await ledger(host, "id, state")
+    assert isinstance(left[0].exception(), OutcomeUnknown if where == "tool" else Exception)
+    assert done == (["began"] if where == "tool" else [])
+    assert ("c1/1", "done") not in found
+    assert {state for _, state in found} <= {"done", "failed", "unknown"}
+
+
+@pytest.mark.parametrize("finishes", [False, True])
+async def test_a_program_may_stop_waiting_for_a_call(store_url: str, finishes: bool) -> None:
+    """The call is stopped, and its row says what became of it."""
+
+    async def wait(self: Any) -> str:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            if not finishes:
+                raise
+        return "done all the same"
+
+    async def body(self: Any, call: ToolCall) -> Any:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await current_calls().inside(call, 1, "wait", {})
+        return "ok"
+
+    _, part, found = await run(store_url, body, wait=tool()(wait))
+    assert part["output"] == "ok"
+    assert found[1][3] == ("done" if finishes else "unknown")
 
 
 async def test_a_result_that_cannot_be_recorded_is_not_returned(sqlite_url: str) -> None:
@@ -421,7 +579,7 @@ def test_what_was_done_is_returned_and_what_was_raised_is_raised_again(store_url
         results.append(got)
         got.append(await calls.inside(call, 1, "look", {}))
         got.append(await calls.inside(call, 2, "pay", {"amount": 5}))
-        for n, name in ((3, "fail"), (4, "slow")):
+        for n, name in ((3, "fail"), (4, "slow"), (5, "asks")):
             try:
                 await calls.inside(call, n, name, {})
             except Exception as error:
@@ -433,17 +591,20 @@ def test_what_was_done_is_returned_and_what_was_raised_is_raised_again(store_url
 
     Talker = running(body)
     lives = Lives(store_url, Talker)
-    lives.run(ask)
+    lives.run(asking(Talker))
     lives.run(Host.until_settled)
     assert results[0] == results[1]
-    assert [kind for kind, _ in results[1][2:]] == [CallFailed, OutcomeUnknown]
+    assert [kind for kind, _ in results[1][2:]] == [CallFailed, OutcomeUnknown, ApprovalInside]
     assert (len(done), done.count("look")) == (4, 1), "nothing ran a second time"
     check_requests(Talker.model)
 
 
-async def ask(host: Host) -> None:
-    await host.get(next(iter(host.agents.values())), "a").submit_messages("u1")
-    await host.until_settled()
+def asking(Talker: type[Any]) -> Drive:
+    async def act(host: Host) -> None:
+        await host.get(Talker, "a").submit_messages("u1")
+        await host.until_settled()
+
+    return act
 
 
 @pytest.mark.parametrize(
@@ -478,15 +639,16 @@ def test_a_call_that_had_begun(store_url: str, name: str, happened: bool, expect
             lives.die()
         return "again"
 
-    made = {
-        "reads": tool(effect="read")(dying),
-        "repeats": tool(effect="idempotent")(dying),
-        "pay": tool(effect="once", reconcile="find_out")(dying),
-        "once": tool(effect="once")(dying),
+    dying.__name__ = name
+    options: dict[str, Any] = {
+        "reads": {"effect": "read"},
+        "repeats": {"effect": "idempotent"},
+        "pay": {"effect": "once", "reconcile": "find_out"},
+        "once": {"effect": "once"},
     }
-    Talker = running(body, **{name: marked(made[name], dying)})
+    Talker = running(body, **{name: tool(**options[name])(dying)})
     lives = Lives(store_url, Talker)
-    lives.run(ask)
+    lives.run(asking(Talker))
     lives.run(Host.until_settled)
     lives.run(check_settled)
     assert results == [expected]
@@ -495,8 +657,59 @@ def test_a_call_that_had_begun(store_url: str, name: str, happened: bool, expect
     assert asked == (["c1/1"] if name == "pay" else [])
 
 
-def marked(spec: Any, function: Any) -> Any:
-    return spec
+def test_what_rides_is_written_once(store_url: str) -> None:
+    """A call that runs again has its row already, and with it what rode in that commit."""
+    lives: Lives
+
+    async def dying(self: Any) -> str:
+        done.append("dying")
+        if len(done) == 1:
+            lives.die()
+        return "again"
+
+    async def body(self: Any, call: ToolCall) -> Any:
+        return await current_calls().inside(call, 1, "dying", {}, [ride("Talker/a")])
+
+    Talker = running(body, dying=tool(effect="read")(dying))
+    lives = Lives(store_url, Talker)
+    found: list[Any] = []
+
+    async def look(host: Host) -> None:
+        await host.until_settled()
+        found[:] = [row for row in await rows(host, "facts", "name, value") if row[0] == "ridden"]
+        found.extend(await ledger(host, "id, state"))
+
+    lives.run(asking(Talker))
+    lives.run(look)
+    assert found[0] == ("ridden", '"yes"')
+    assert dict(found[1:]) == {"c1": "done", "c1/1": "done"}
+
+
+@pytest.mark.parametrize("effect", ["read", "once"])
+def test_a_call_that_is_not_made_again_gets_an_outcome(store_url: str, effect: Any) -> None:
+    """The tool around ran again, and did something else."""
+    lives: Lives
+
+    async def dying(self: Any) -> None:
+        done.append("dying")
+        lives.die()
+
+    async def body(self: Any, call: ToolCall) -> Any:
+        if not done:
+            await current_calls().inside(call, 1, "dying", {})
+        return "ok"
+
+    Talker = running(body, dying=tool(effect=effect)(dying))
+    lives = Lives(store_url, Talker)
+    states: dict[str, str] = {}
+
+    async def look(host: Host) -> None:
+        await host.until_settled()
+        states.update(await ledger(host, "id, state"))
+
+    lives.run(asking(Talker))
+    lives.run(look)
+    assert states == {"c1": "done", "c1/1": "failed" if effect == "read" else "unknown"}
 
 
 async def check_settled(host: Host) -> None:
@@ -529,14 +742,50 @@ def test_a_result_is_not_taken_for_that_of_another_call(
             await self.storage.put("x", 1)
             lives.die()
 
-    lives = Lives(store_url, running(body))
-    lives.run(ask)
+    Talker = running(body)
+    lives = Lives(store_url, Talker)
+    lives.run(asking(Talker))
     lives.run(Host.until_settled)
     assert len(done) == 1
     if raises:
         assert results[1].startswith('the call c1/1 was pay({"amount":5}) before the interruption')
     else:
         assert results == ["paid 5"] * 2
+
+
+@pytest.mark.parametrize(
+    ("effect", "expected"), [("read", "again"), ("once", OutcomeUnknown), ("reconciled", "found")]
+)
+async def test_a_host_that_stops_leaves_calls_inside_to_the_next(
+    store_url: str, effect: str, expected: Any
+) -> None:
+    results: list[Any] = []
+
+    async def wait(self: Any) -> str:
+        done.append("wait")
+        if len(done) == 1:
+            await forever()
+        return "again"
+
+    async def body(self: Any, call: ToolCall) -> Any:
+        try:
+            results.append(await current_calls().inside(call, 1, "wait", {}))
+        except Exception as error:
+            results.append(type(error))
+        return "ok"
+
+    options: dict[str, Any] = {"effect": "read" if effect == "read" else "once"}
+    if effect == "reconciled":
+        options["reconcile"] = lambda call: "found"
+    Talker = running(body, wait=tool(**options)(wait))
+    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
+        await host.get(Talker, "a").submit_messages("u1")
+        await asyncio.sleep(1)
+    async with hosting(Talker, url=store_url, life="2") as host:
+        await host.until_settled()
+        states = dict(await ledger(host, "id, state"))
+    assert results == [expected]
+    assert states == {"c1": "done", "c1/1": "unknown" if effect == "once" else "done"}
 
 
 @pytest.mark.parametrize("recovers", [False, True])
@@ -565,7 +814,7 @@ def test_calls_inside_one_that_does_not_run_again_get_an_outcome(
         message = (await host.get(Talker, "a").get_messages())[-1]
         states.append(outcomes(message))
 
-    lives.run(ask)
+    lives.run(asking(Talker))
     lives.run(look)
     assert sorted(states[:3]) == [("c1", "unknown"), ("c1/1", "done"), ("c1/2", "failed")]
     assert states[3] == ["unknown"]

@@ -113,8 +113,8 @@ class Call:
         self._spec = ToolSpec()
         self._key: str | None = None
         self._has_begun = False  # and has no outcome in the ledger yet
-        self._has_run = False
-        self._is_cut = False  # nobody waits for the tool any more
+        self._work: asyncio.Task[Any] | None = None  # the tool itself
+        self._is_cut = False  # nobody waits for it any more
         self._made = ToolCall(called.id, called.name, as_object(called.arguments), "", "")
         self._content: Any = None  # what else the model is told of the result
         self._took = 0  # milliseconds that the tool itself has run
@@ -146,12 +146,15 @@ class Call:
         logger.error("%s: the tool %s failed (%s)", self._turn.agent, name, id, exc_info=error)
         return CallEnd("failed", error=f"{FAILED} ({id})", raised=error)
 
-    def abandoned(self) -> CallEnd:
-        """The end of a call that nobody waits for any more."""
-        if not self._has_run:
+    def abandon(self) -> CallEnd:
+        """Stop a call that nobody waits for any more, and return its end."""
+        self._is_cut = True
+        if self._work is None:
             return CallEnd("failed", error=STOPPED)
-        name = self._called.name
-        why = f"the call around it ended while the tool {name!r} was running"
+        if self._work.done():
+            return self._outcome(self._work)
+        self._work.cancel()
+        why = f"nobody waited any more for the tool {self._called.name!r}, which was running"
         return not_known(self._spec.effect, why)
 
     def ending(self, end: CallEnd) -> list[Operation]:
@@ -290,7 +293,7 @@ class Call:
         releases = [] if self._key is None else [self._ledger.release(self._key)]
         turn.stream.attach(*releases, *self._place.riding, operation)
         await turn.stream.stored()
-        if turn.abort.is_set:  # it has not run, and that is certain
+        if turn.abort.is_set or self._is_cut:  # it has not run, and that is certain
             return CallEnd("failed", error=STOPPED)
         return await self._run(found, arguments, executor)
 
@@ -313,9 +316,8 @@ class Call:
 
     async def _run(self, found: Found, arguments: Any, executor: Any) -> CallEnd:
         activation, turn, call = self._activation, self._turn, self._called
-        self._has_run = True
         tool = self._executed(found, arguments, executor)
-        work = activation.spawn(tool, f"tool {call.name}", copy_context())
+        work = self._work = activation.spawn(tool, f"tool {call.name}", copy_context())
         began = activation.clock.now()
         timeout = self._spec.timeout or found.definition.timeout
         name = f"{turn.agent}: the tool {call.name}"

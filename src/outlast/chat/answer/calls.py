@@ -121,6 +121,7 @@ class Calls:
             end = await call.end()
         finally:
             self._nested.end(called)
+        await self._nested.close_left(called)
         if end.state == "open":
             self._turn.open_calls.add(called.id)
             return end

@@ -22,7 +22,7 @@ from typing import Any
 from outlast.agent.part import Parts
 from outlast.chat.answer.call import Call, Called
 from outlast.chat.answer.offer import Offer
-from outlast.chat.tools.arguments import as_object
+from outlast.chat.tools.arguments import as_object, plain
 from outlast.chat.tools.declare import ToolCall
 from outlast.chat.tools.earlier import interrupted_end, recorded_end
 from outlast.chat.tools.ledger import CallRow, Ledger, input_of
@@ -34,6 +34,8 @@ from outlast.core import json
 from outlast.core.errors import ApprovalInside, CallChanged, CallFailed, OutcomeUnknown
 from outlast.core.hooks import is_overridden
 from outlast.store.operations import Operation
+
+MOST_DEPTH = 16  # calls inside one another
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class NestedCalls:
         self._around.pop(called.id, None)
         for id, call in list(self._running.items()):
             if id.startswith(f"{called.id}/"):
-                self._turn.stream.attach(*call.ending(call.abandoned()))
+                self._turn.stream.attach(*call.ending(call.abandon()))
 
     def has_made_calls(self, id: str) -> bool:
         """Whether a call has made others in this attempt."""
@@ -96,16 +98,32 @@ class NestedCalls:
 
     def called(self, parent: ToolCall, seq: int, name: str, arguments: Any) -> Called:
         """Return the call that a running call makes."""
-        around = self._around.get(parent.id)
-        if around is None:
-            raise RuntimeError(f"the call {parent.id!r} has ended, so it cannot call {name!r}")
+        around = self._running_around(parent.id, name)
+        if not isinstance(seq, int) or seq < 0:
+            raise ValueError(f"seq must be a number from 0 on, got {seq!r}")
         id = f"{parent.id}/{seq}"
-        if id in self._made:
+        if id in self._made or self._turn.builder.call(id) is not None:
             raise ValueError(
                 f"seq must be different for each call inside {parent.id!r}, got {seq!r}"
             )
+        if self._depth(id) > MOST_DEPTH:
+            raise CallFailed(f"Calls inside calls are too deep: more than {MOST_DEPTH}.")
+        given = arguments if isinstance(arguments, str) else plain(arguments)
         self._made.add(id)
-        return replace(around, id=id, name=name, arguments=arguments, approved=False)
+        return replace(around, id=id, name=name, arguments=given, approved=False)
+
+    def _depth(self, id: str) -> int:
+        """How many calls there are around a call."""
+        depth = 0
+        while (id := id.rpartition("/")[0]) in self._around:
+            depth += 1
+        return depth
+
+    def _running_around(self, id: str, name: str) -> Called:
+        around = self._around.get(id)
+        if around is None:
+            raise RuntimeError(f"the call {id!r} has ended, so it cannot call {name!r}")
+        return around
 
     async def run(
         self, called: Called, riding: Sequence[Operation], tools: ToolSource | None
@@ -115,22 +133,25 @@ class NestedCalls:
         row = await self._row(called.id)
         end = None if row is None else await self._known(row, called, offer)
         if end is None:
-            place = InsideCall(called.name, riding)
+            place = InsideCall(called.name, riding if row is None else ())  # it rode before
             end = await self._run(called, Call(self._parts, self._turn, offer, called, place))
         return _result(end)
 
     async def _run(self, called: Called, call: Call) -> CallEnd:
+        self._running_around(called.id.rpartition("/")[0], called.name)  # it may have ended by now
         self.begin(called)
         self._running[called.id] = call
         try:
             end = self._fitting(called, call, await call.end())
         except BaseException:  # the call around it is stopped, most likely
-            end = call.abandoned()
+            end = call.abandon()
             raise
         finally:
             del self._running[called.id]
             self.end(called)
             self._turn.stream.attach(*call.ending(end))
+        if call.effect == "once":  # the caller acts on it, and it can be found out only with luck
+            await self._turn.stream.stored()
         await call.notify(end)
         return end
 
@@ -142,12 +163,24 @@ class NestedCalls:
         why = f"it has {len(size):,} bytes, and the store takes {most:,}"
         return replace(not_stored(called.name, call.effect, why), input=end.input)
 
+    async def close_left(self, around: Called) -> None:
+        """Give an outcome to what an earlier attempt had begun inside this call, and this one did not make."""
+        if self._turn.entry.attempt <= 1:
+            return
+        for row in (await self._load()).values():
+            is_inside = row.id.startswith(f"{around.id}/") and row.id not in self._made
+            if is_inside and row.state == "begun" and self._turn.builder.call(row.id) is None:
+                await self._close(row, self._offer)
+
     async def _row(self, id: str) -> CallRow | None:
+        return (await self._load()).get(id)
+
+    async def _load(self) -> dict[str, CallRow]:
         async with self._loading:
             if self._rows is None:
                 found = await self._ledger.of_turn(self._turn.request_id)
                 self._rows = {row.id: row for row in found}
-        return self._rows.get(id)
+        return self._rows
 
     async def _known(self, row: CallRow, called: Called, offer: Offer) -> CallEnd | None:
         """What came of a call that an earlier attempt made; None: it may run again."""
@@ -155,7 +188,11 @@ class NestedCalls:
         end = recorded_end(row)
         if end is not None or row.effect != "once":
             return end
-        found = offer.found.get(row.name)
+        return await self._close(row, offer)
+
+    async def _close(self, row: CallRow, offer: Offer) -> CallEnd:
+        """Find out what came of a call that an earlier process had begun, and record it."""
+        found = None if self._turn.abort.is_set else offer.found.get(row.name)
         spec = None if found is None else found.spec
         end = await interrupted_end(self._parts.agent, row, spec, self._turn.message_id)
         self._turn.stream.attach(self._ledger.close(row, end))

@@ -53,7 +53,7 @@ async def close_calls(
     for row in begun:
         part = builder.call(row.id)
         is_left = resumes and row.effect != "once"  # it is about to be made again
-        if row.id in nested or part is None or is_settled(part) or is_left:
+        if part is None or is_settled(part) or is_left:
             continue
         end = await closing.end_of(row)
         if end.state == "done":
@@ -73,7 +73,8 @@ async def close_calls(
         kept = json.encode(end.output) if is_replayed else None
         stream.attach(ledger.end(entry.id, row.id, end.state, kept))
     for row in begun:
-        if row.id in nested and _is_over(builder.call(nested[row.id])):
+        is_nested = row.id in nested and builder.call(row.id) is None
+        if is_nested and _is_over(builder.call(nested[row.id])):
             stream.attach(ledger.close(row, await closing.end_of(row)))
     return replaced
 

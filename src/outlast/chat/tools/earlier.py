@@ -6,6 +6,7 @@ from outlast.chat.tools.declare import ToolCall, ToolSpec
 from outlast.chat.tools.ledger import CallRow, input_of
 from outlast.chat.tools.outcome import CallEnd, not_known, reconciled
 from outlast.core import json
+from outlast.core.errors import ApprovalInside
 
 DIED = "the process ended while the tool was running"
 FAILED = "The call failed."
@@ -18,6 +19,9 @@ def recorded_end(row: CallRow) -> CallEnd | None:
     kept = None if row.output is None else json.decode(row.output)
     if row.state == "done":
         return CallEnd("done", output=kept)
+    if isinstance(kept, dict):
+        text = str(kept.get("needs_approval", FAILED))
+        return CallEnd(row.state, error=text, raised=ApprovalInside(text))
     return CallEnd(row.state, error=kept if isinstance(kept, str) and kept else FAILED)
 
 

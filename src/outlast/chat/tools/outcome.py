@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from outlast.chat.tools.declare import NotDone, ToolCall, ToolSpec, ask
 from outlast.core import json
+from outlast.core.errors import ApprovalInside
 from outlast.core.text import described
 
 logger = logging.getLogger("outlast.chat")
@@ -36,7 +37,11 @@ class CallEnd:
 
     def recorded(self) -> str:
         """Return what the ledger keeps of a call inside another one: the output or the error, as JSON."""
-        return self.as_json() if self.state == "done" else json.encode(self.error or "")
+        if self.state == "done":
+            return self.as_json()
+        error = self.error or ""
+        is_approval = isinstance(self.raised, ApprovalInside)
+        return json.encode({"needs_approval": error} if is_approval else error)
 
 
 def not_known(effect: str, why: str) -> CallEnd:
