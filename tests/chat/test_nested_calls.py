@@ -12,6 +12,7 @@ from conversation import answering, rows, until_running
 from interacting import schema
 from pydantic import BaseModel
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
+from pydantic_ai.toolsets import FunctionToolset
 from tool_calls import Lives, call_parts, check_requests, go_on, ledger, outcomes, returns
 
 from outlast import Allow, Block, Host, NotDone, Substitute, Think, ToolCall, ToolError, tool
@@ -491,7 +492,7 @@ async def test_a_call_that_is_stopped_stops_those_inside(
     assert done == ["wait", too_late] if stubborn else done == ["wait"]
 
 
-@pytest.mark.parametrize("where", ["tool", "hook", "intent"])
+@pytest.mark.parametrize("where", ["tool", "hook", "tools", "intent"])
 async def test_what_a_call_leaves_running_is_stopped_when_it_ends(
     store_url: str, where: str
 ) -> None:
@@ -506,12 +507,16 @@ async def test_what_a_call_leaves_running_is_stopped_when_it_ends(
         await release.wait()
         done.append("went on")
 
+    class Late(FunctionToolset[Any]):
+        async def get_tools(self, ctx: Any) -> Any:
+            await release.wait()
+            return await super().get_tools(ctx)
+
     async def body(self: Any, call: ToolCall) -> Any:
-        left.append(asyncio.create_task(current_calls().inside(call, 1, "wait", {})))
-        if where != "intent":
-            await asyncio.sleep(1)
-        else:
-            await asyncio.sleep(0)
+        tools = tool_source("late", [Late([self.wait])]) if where == "tools" else None
+        work = current_calls().inside(call, 1, "wait", {}, tools=tools)
+        left.append(asyncio.create_task(work))
+        await asyncio.sleep(0 if where == "intent" else 1)
         return "ok"
 
     members = {"wait": tool()(wait)} | ({} if where == "tool" else {"before_tool_call": before})

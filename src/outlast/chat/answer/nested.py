@@ -164,7 +164,7 @@ class NestedCalls:
         return replace(not_stored(called.name, call.effect, why), input=end.input)
 
     async def close_left(self, around: Called) -> None:
-        """Give an outcome to what an earlier attempt had begun inside this call, and this one did not make."""
+        """Give an outcome to what an earlier attempt began inside this call, and this one did not make."""
         if self._turn.entry.attempt <= 1:
             return
         for row in (await self._load()).values():
