@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic_ai.messages import UserPromptPart
 
-from outlast.chat.context.content import MAX_RESULT_CHARACTERS
-from outlast.chat.context.shorten import shortened_value
+from outlast.chat.context.content import as_text
 
 logger = logging.getLogger("outlast.chat")
 
@@ -27,9 +26,5 @@ def told(content: Any) -> list[ToldByTool]:
         logger.exception("a tool returned a ToolReturn whose content a model cannot take")
         return []
     if isinstance(part.content, str):
-        return [ToldByTool(_cut(part.content))]
-    return [ToldByTool([_cut(each) if isinstance(each, str) else each for each in part.content])]
-
-
-def _cut(text: str) -> str:
-    return str(shortened_value(text, MAX_RESULT_CHARACTERS))
+        return [ToldByTool(as_text(part.content))]
+    return [ToldByTool([as_text(each) if isinstance(each, str) else each for each in part.content])]
