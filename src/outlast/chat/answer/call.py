@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from outlast.agent.admission import admitting, forget
 from outlast.agent.part import Parts
 from outlast.chat.answer.offer import Offer
+from outlast.chat.answer.place import Called, Place
 from outlast.chat.tools.arguments import as_object, checked
 from outlast.chat.tools.decision import InvalidDecision, decided
 from outlast.chat.tools.declare import ToolCall, ToolSpec, ask, current_call
@@ -43,7 +43,6 @@ from outlast.store.operations import Operation
 
 if TYPE_CHECKING:
     from pydantic_ai import ModelRetry
-    from pydantic_ai.messages import ModelMessage
 
 logger = logging.getLogger("outlast.chat")
 
@@ -51,49 +50,6 @@ STOPPED = "The turn was stopped before this call began."
 WAITS_AGAIN = "This call was approved but did not run: it would have to wait a second time."
 CLIENT_GONE = "This call was not made: the client that runs the tool is gone."
 FAILED = "The tool failed."
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """A call as it stands in the answer of the model, or in a message that goes on."""
-
-    id: str
-    name: str
-    arguments: Any  # JSON text, or what it says
-    approved: bool = False
-    step: int = 0
-    messages: Sequence[ModelMessage] = ()  # what the model had been sent, and its answer
-    is_for_client: bool = False  # the model called a tool of the client, which is gone
-
-
-class Place(Protocol):
-    """Where a call stands, and what is shown of it there before it ends."""
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether another call makes it: then what comes of it is recorded."""
-        ...
-
-    @property
-    def riding(self) -> Sequence[Operation]:
-        """What is written in the commit of its intent."""
-        ...
-
-    def block(self, reason: str) -> CallEnd:
-        """`before_tool_call` does not want it to run."""
-        ...
-
-    def ask_for_approval(self, id: str, *, for_client: bool) -> CallEnd:
-        """The call must wait for an approval."""
-        ...
-
-    def wait_for_client(self, id: str) -> CallEnd:
-        """The call must wait for somebody else's result."""
-        ...
-
-    def show(self, id: str, output: Any) -> None:
-        """A result is on its way."""
-        ...
 
 
 class Call:

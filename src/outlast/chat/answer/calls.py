@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.agent.part import Parts
-from outlast.chat.answer.call import Call, Called
+from outlast.chat.answer.call import Call
 from outlast.chat.answer.nested import NestedCalls
 from outlast.chat.answer.offer import Offer
+from outlast.chat.answer.place import Called
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.tool_part import Part, advanced
 from outlast.chat.tools.declare import ToolCall

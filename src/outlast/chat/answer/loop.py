@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from outlast.agent.part import Parts
-from outlast.chat.answer.call import Called
+from outlast.chat.answer.place import Called
 from outlast.chat.answer.prepare import Prepared, check_active, prepared, resumed
 from outlast.chat.answer.steps import count_steps, due_calls, earlier_steps, left_calls
 from outlast.chat.answer.usage import Spending

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outlast.agent.part import Parts
-from outlast.chat.answer.call import Call, Called
+from outlast.chat.answer.call import Call
 from outlast.chat.answer.offer import Offer
+from outlast.chat.answer.place import Called
 from outlast.chat.tools.arguments import as_object, plain
 from outlast.chat.tools.declare import ToolCall
 from outlast.chat.tools.earlier import interrupted_end, recorded_end
