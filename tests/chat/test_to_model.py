@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from conversation import answering
+from conversation import answering, until_running
 from interacting import calls, schema
 from pydantic import BaseModel
 from pydantic_ai import ToolReturn
@@ -326,3 +326,140 @@ async def test_the_content_of_a_call_that_was_approved_is_told(store_url: str) -
         assert (await a.get_messages())[-1].text == "Seen."
     assert prompts(Talker.model) == ["u1", "A look."]
     assert contents(Talker.model) == ["stored"]
+
+
+@pytest.mark.parametrize("content", [5, {"a": 1}, b"x", [object()], [b"x"]])
+async def test_content_that_no_model_takes_is_left_out(
+    sqlite_url: str, content: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def look(self: Any) -> ToolReturn:
+        """Look."""
+        return ToolReturn("stored", content=content)
+
+    members = {"model": answering(calls("look"), "Seen."), "look": tool(effect="read")(look)}
+    Talker = type("Talker", (Think,), members)
+    async with hosting(Talker, url=sqlite_url) as host:
+        turn = await host.get(Talker, "a").save_messages("u1")
+    assert (turn.status, turn.message.text) == ("completed", "Seen.")
+    assert prompts(Talker.model) == ["u1"]
+    assert contents(Talker.model) == ["stored"]
+    assert "content a model cannot take" in caplog.text
+
+
+async def test_content_is_what_a_provider_can_be_sent(sqlite_url: str) -> None:
+    long = "x" * (2 * MAX_RESULT_CHARACTERS)
+
+    async def look(self: Any) -> ToolReturn:
+        """Look."""
+        return ToolReturn("stored", content=[long, PICTURE, "\ud83d!"])
+
+    members = {"model": answering(calls("look"), "Seen."), "look": tool(effect="read")(look)}
+    Talker = type("Talker", (Think,), members)
+    async with hosting(Talker, url=sqlite_url) as host:
+        await host.get(Talker, "a").save_messages("u1")
+    [_, [text, picture, half]] = prompts(Talker.model)
+    assert (len(text), picture, half) == (MAX_RESULT_CHARACTERS, PICTURE, "\ufffd!")
+
+
+# --- unlucky functions ---------------------------------------------------------------------------
+
+
+async def test_it_cannot_change_what_is_stored(store_url: str) -> None:
+    """It is given a copy: what it takes away is taken from the model alone."""
+
+    def shown(output: dict[str, Any]) -> Any:
+        del output["bytes"]
+        output["path"] = "gone"
+        return output
+
+    Talker = looking(shown)
+    async with hosting(Talker, url=store_url) as host:
+        a = host.get(Talker, "a")
+        turn = await a.save_messages("u1")
+        assert contents(Talker.model) == [{"path": "gone"}]
+        assert [part["output"] for part in call_parts(turn.message)] == [STORED]
+        await a.save_messages("u2")
+        assert [part["output"] for part in call_parts((await a.get_messages())[1])] == [STORED]
+    async with hosting(Talker, url=store_url, life="2") as host:
+        [part] = call_parts((await host.get(Talker, "a").get_messages())[1])
+        assert part["output"] == STORED
+    assert STORED == {"path": "/a.png", "bytes": 3}
+
+
+ODD: dict[str, tuple[Any, Any]] = {
+    "half a pair": ("\ud83d!", "\ufffd!"),
+    "half a pair inside": ({"a": ["\ud83d"]}, {"a": ["\ufffd"]}),
+    "half a pair beside a file": (["\ud83d", PICTURE], ["\ufffd", PICTURE]),
+    "not a number": ([float("nan"), float("inf")], [None, None]),
+    "bytes": (b"\xff\xfe", "__4="),
+    "a set": ({1}, [1]),
+    "a generator": ((n for n in range(2)), [0, 1]),
+    "number keys": ({1: "a"}, {"1": "a"}),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+async def test_what_it_returns_is_what_a_provider_can_be_sent(sqlite_url: str, what: str) -> None:
+    made, expected = ODD[what]
+    Talker = looking(lambda _: made, calls("look"), "Seen.")
+    async with hosting(Talker, url=sqlite_url) as host:
+        turn = await host.get(Talker, "a").save_messages("u1")
+        assert turn.status == "completed"
+    assert contents(Talker.model) == [expected]
+
+
+@pytest.mark.parametrize(
+    "made", [10**5000, "cycle", Ellipsis], ids=["endless number", "cycle", "no JSON"]
+)
+async def test_what_no_provider_can_be_sent_is_not_shown(
+    sqlite_url: str, made: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    if made == "cycle":
+        made = []
+        made.append(made)
+    Talker = looking(lambda _: made, calls("look"), "Seen.")
+    async with hosting(Talker, url=sqlite_url) as host:
+        turn = await host.get(Talker, "a").save_messages("u1")
+        assert turn.status == "completed"
+    assert contents(Talker.model) == [STORED]
+    assert "to_model of the tool look raised" in caplog.text
+
+
+async def test_texts_beside_files_are_cut_wherever_they_stand(sqlite_url: str) -> None:
+    long = "x" * (2 * MAX_RESULT_CHARACTERS)
+    Talker = looking(lambda _: {"picture": PICTURE, "more": {"text": long, "all": [LINK, long]}})
+    async with hosting(Talker, url=sqlite_url) as host:
+        await host.get(Talker, "a").save_messages("u1")
+    [content] = contents(Talker.model)
+    assert (content["picture"], content["more"]["all"][0]) == (PICTURE, LINK)
+    assert len(content["more"]["text"]) == len(content["more"]["all"][1]) == MAX_RESULT_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"), [(str, str(STORED)), (len, 2), (sorted, ["bytes", "path"])]
+)
+async def test_functions_of_python_itself(sqlite_url: str, function: Any, expected: Any) -> None:
+    """Not all of them say what they take."""
+    Talker = looking(function)
+    async with hosting(Talker, url=sqlite_url) as host:
+        await host.get(Talker, "a").save_messages("u1")
+    assert contents(Talker.model) == [expected]
+
+
+async def test_it_is_stopped_with_its_turn(store_url: str) -> None:
+    Talker = looking(forever)
+    async with hosting(Talker, url=store_url) as host:
+        a = host.get(Talker, "a")
+        turn = asyncio.create_task(a.save_messages("u1"))
+        await asyncio.sleep(1)
+        await a.cancel_chat((await until_running(host, Talker)).request_id)
+        async with asyncio.timeout(5):
+            ended = await turn
+        assert ended.status == "aborted"
+        assert [part["output"] for part in call_parts(ended.message)] == [STORED]
+
+
+@pytest.mark.parametrize("wrong", [5, None, []])
+def test_needs_approval_is_a_bool_or_a_function(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="needs_approval is a bool, a function or the name of a"):
+        tool(needs_approval=wrong)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conversation import agent_of, inbox, leftovers, rows, talker, until, until_running
-from tool_calls import Lives, call_parts, check_requests, ledger, outcome, outcomes, returns
+from tool_calls import Lives, call_parts, check_requests, go_on, ledger, outcome, outcomes, returns
 
 from outlast import Host, NotDone, Think, ToolCall, tool
 from outlast.agent.agent import parts_of
@@ -258,15 +258,6 @@ async def test_a_cancel_while_reconcile_is_asked_at_boot_counts(store_url: str) 
 
 
 # --- tools that do not stop ----------------------------------------------------------------------
-
-
-async def go_on(end: asyncio.Event) -> None:
-    """Whoever says stop."""
-    while not end.is_set():
-        try:
-            await end.wait()
-        except asyncio.CancelledError:
-            continue
 
 
 @pytest.mark.invariant("D12", "D14")

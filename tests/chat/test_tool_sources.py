@@ -16,13 +16,14 @@ from tool_calls import call_parts, check_requests, ledger
 
 from outlast import Think, ToolCall, TurnConfig, tool
 from outlast.agent.battery import Battery
+from outlast.agent.events import BatteryFailed
 from outlast.agent.part import Parts
 from outlast.chat.answer.call import CLIENT_GONE, WAITS_AGAIN
 from outlast.chat.tools.contribution import ORDER, Contribution, Source, merged
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.turn import Turn
 from outlast.testing import Step
-from support import forever, hosting
+from support import forever, hosting, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -338,3 +339,60 @@ async def test_a_call_of_an_executor_is_not_made_here_after_a_crash(
         assert (part["errorText"] == CLIENT_GONE) is not has_begun
         assert await ledger(host, "state") == ([("unknown",)] if has_begun else [])
     assert (Bank.ran, Bank.asked) == ([], [])
+
+
+# --- parts that add something wrong --------------------------------------------------------------
+
+
+async def unread(text: Unknown) -> str:  # type: ignore[name-defined]  # noqa: F821
+    """Its types cannot be found."""
+    return ""
+
+
+WRONG: dict[str, Callable[[], Any]] = {
+    "nothing of ours": lambda: {"tools": []},
+    "an unknown source": lambda: Contribution(source="nowhere", tools=[named("x")]),  # type: ignore[arg-type]
+    "tools that are a number": lambda: Contribution(tools=5),  # type: ignore[arg-type]
+    "tools that are a text": lambda: Contribution(tools="same"),
+    "a tool that is a number": lambda: Contribution(tools=[5]),
+    "a tool that is a text": lambda: Contribution(tools=["same"]),
+    "a tool whose types are not found": lambda: Contribution(tools=[unread]),
+    "a schema without a name": lambda: Contribution(tools=[{"inputSchema": SCHEMA}]),
+    "two tools of one name": lambda: Contribution(tools=[named("x"), named("y")]),
+    "sections that are a text": lambda: Contribution(sections="Be brief."),
+    "a section that is a number": lambda: Contribution(sections=[5]),  # type: ignore[list-item]
+    "capabilities that are a text": lambda: Contribution(capabilities="It can."),
+    "an error": lambda: 1 / 0,
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+async def test_a_part_that_adds_something_wrong_adds_nothing(
+    sqlite_url: str, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged and told, and the turn goes on without it."""
+
+    class Wrong(ChatPart):
+        async def contribute(self, turn: Turn) -> Any:
+            return WRONG[what]()
+
+    class HasWrong(Think):
+        battery = Battery(name="wrong", part=Wrong)
+
+    async def look() -> str:
+        return "seen"
+
+    Right = battery("right", "extensions", look)
+    model = answering(calls("look"), "Done.")
+    Talker = type("Talker", (HasWrong, Right), {"model": model, "get_system_prompt": lambda _: "S"})
+    async with hosting(Talker, url=sqlite_url) as host:
+        failures = listen(host, BatteryFailed)
+        turn = await host.get(Talker, "a").save_messages("u1")
+        assert (turn.status, turn.message.text) == ("completed", "Done.")
+        assert [part["state"] for part in call_parts(turn.message)] == ["output-available"]
+    assert len(failures) == 1
+    assert "of wrong failed" in caplog.text
+    assert model.requests[0].tools == ["look"]
+    assert (model.requests[0].instructions or "").split("\n\n")[0] == "S"
+    assert "Be brief" not in (model.requests[0].instructions or "")
+    assert "It can" not in (model.requests[0].instructions or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -49,6 +50,15 @@ def check_requests(model: Any) -> None:
 
 async def ledger(host: Host, columns: str = "name, state") -> list[Any]:
     return await rows(host, "calls", columns, "started_at, id")
+
+
+async def go_on(end: asyncio.Event) -> None:
+    """Whoever says stop."""
+    while not end.is_set():
+        try:
+            await end.wait()
+        except asyncio.CancelledError:
+            continue
 
 
 class Lives:

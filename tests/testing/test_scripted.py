@@ -26,6 +26,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
+from outlast.chat.context.told import ToldByTool
 from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.model.client import open_stream
 from outlast.chat.model.errors import ModelFailed
@@ -171,12 +172,16 @@ def test_how_far_a_turn_has_come() -> None:
     prompt = ModelRequest([UserPromptPart("Hi")])
     go_on = ModelRequest([UserPromptPart(CONTINUE)])
     result = ModelRequest([ToolReturnPart("look", "ok", "c1")])
+    more = ModelRequest([ToolReturnPart("look", "ok", "c1"), ToldByTool("A picture")])
     call = ModelResponse([ToolCallPart("look", "{}", "c1")])
     text = ModelResponse([TextPart("Hello")])
     cut = ModelResponse([TextPart("Hel")], state="interrupted")
     rest = ModelResponse([TextPart("lo")])
     assert turn_position([prompt]) == (0, "")
     assert turn_position([prompt, call, result]) == (1, "")
+    assert turn_position([prompt, call, more]) == (1, ""), "a tool has told the model more"
+    both = ModelRequest([*result.parts, *prompt.parts])  # as providers are sent it
+    assert turn_position([prompt, call, both]) == (0, "")
     assert turn_position([prompt, call, result, text, prompt]) == (0, "")
     assert turn_position([prompt, cut, go_on]) == (0, "Hel")
     assert turn_position([prompt, call, result, cut, go_on]) == (1, "Hel")

@@ -130,6 +130,23 @@ class ToolError(PublicError):
     """
 
 
+class CallFailed(ToolError):
+    """A tool that another tool called has failed. The text says why."""
+
+
+class ApprovalInside(CallFailed):
+    """A tool that needs an approval was called inside another call, where nobody can give one."""
+
+
+class OutcomeUnknown(ToolError):
+    """A call was interrupted, nobody knows whether it has happened, and it must not run again by itself."""
+
+
+class CallChanged(OutlastError, RuntimeError):
+    """A call that runs again after an interruption made other calls than before, so that what came of those
+    cannot be used. Make the same calls in the same order."""
+
+
 class RpcError(PublicError):
     """Raise this in a method marked with `@rpc`: the caller on the network receives its message.
 

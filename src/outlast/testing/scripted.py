@@ -13,11 +13,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
+    ModelRequestPart,
     ModelResponse,
     ModelResponseStreamEvent,
     UserPromptPart,
@@ -28,6 +29,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage
 
+from outlast.chat.context.told import ToldByTool
 from outlast.chat.model.beginnings import asks_to_continue
 from outlast.chat.seam.instruct import is_begin_again
 from outlast.testing.steps import Call, Failure, Fault, Step, Text, Thought, Wait
@@ -244,7 +246,7 @@ def turn_position(messages: Sequence[ModelMessage]) -> tuple[int, str]:
             elif start or not isinstance(previous, ModelResponse):
                 position, start = position + 1, ""
         elif isinstance(message, ModelRequest):
-            prompts = [part.content for part in message.parts if isinstance(part, UserPromptPart)]
+            prompts = [part.content for part in message.parts if _is_of_user(part)]
             if any(map(asks_to_continue, prompts)):
                 if not start and isinstance(previous, ModelResponse):
                     position, start = position - 1, text  # it was not whole, whatever it says
@@ -254,6 +256,10 @@ def turn_position(messages: Sequence[ModelMessage]) -> tuple[int, str]:
                 position, start = 0, ""
         previous = message
     return position, start
+
+
+def _is_of_user(part: ModelRequestPart) -> TypeGuard[UserPromptPart]:
+    return isinstance(part, UserPromptPart) and not isinstance(part, ToldByTool)
 
 
 @dataclass

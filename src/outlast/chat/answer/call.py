@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from outlast.agent.admission import admitting, forget
 from outlast.agent.part import Parts
 from outlast.chat.answer.offer import Offer
+from outlast.chat.answer.place import Called, Place
 from outlast.chat.tools.arguments import as_object, checked
 from outlast.chat.tools.decision import InvalidDecision, decided
 from outlast.chat.tools.declare import ToolCall, ToolSpec, ask, current_call
@@ -43,7 +43,6 @@ from outlast.store.operations import Operation
 
 if TYPE_CHECKING:
     from pydantic_ai import ModelRetry
-    from pydantic_ai.messages import ModelMessage
 
 logger = logging.getLogger("outlast.chat")
 
@@ -51,35 +50,6 @@ STOPPED = "The turn was stopped before this call began."
 WAITS_AGAIN = "This call was approved but did not run: it would have to wait a second time."
 CLIENT_GONE = "This call was not made: the client that runs the tool is gone."
 FAILED = "The tool failed."
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """A call as it stands in the answer of the model, or in a message that goes on."""
-
-    id: str
-    name: str
-    arguments: Any  # JSON text, or what it says
-    approved: bool = False
-    step: int = 0
-    messages: Sequence[ModelMessage] = ()  # what the model had been sent, and its answer
-    is_for_client: bool = False  # the model called a tool of the client, which is gone
-
-
-class Place(Protocol):
-    """Where a call stands, and what is shown of it there before it ends."""
-
-    def ask_for_approval(self, id: str, *, for_client: bool) -> CallEnd:
-        """The call must wait for an approval."""
-        ...
-
-    def wait_for_client(self, id: str) -> CallEnd:
-        """The call must wait for somebody else's result."""
-        ...
-
-    def show(self, id: str, output: Any) -> None:
-        """A result is on its way."""
-        ...
 
 
 class Call:
@@ -98,8 +68,9 @@ class Call:
         self._place = place
         self._spec = ToolSpec()
         self._key: str | None = None
-        self._has_begun = False
-        self._is_cut = False  # nobody waits for the tool any more
+        self._has_begun = False  # and has no outcome in the ledger yet
+        self._work: asyncio.Task[Any] | None = None  # the tool itself
+        self._is_cut = False  # nobody waits for it any more
         self._made = ToolCall(called.id, called.name, as_object(called.arguments), "", "")
         self._content: Any = None  # what else the model is told of the result
         self._took = 0  # milliseconds that the tool itself has run
@@ -131,13 +102,26 @@ class Call:
         logger.error("%s: the tool %s failed (%s)", self._turn.agent, name, id, exc_info=error)
         return CallEnd("failed", error=f"{FAILED} ({id})", raised=error)
 
+    def abandon(self) -> CallEnd:
+        """Stop a call that nobody waits for any more, and return its end."""
+        self._is_cut = True
+        if self._work is None:
+            return CallEnd("failed", error=STOPPED)
+        if self._work.done():
+            return self._outcome(self._work)
+        self._work.cancel()
+        why = f"nobody waited any more for the tool {self._called.name!r}, which was running"
+        return not_known(self._spec.effect, why)
+
     def ending(self, end: CallEnd) -> list[Operation]:
-        """What the ledger is told with the outcome."""
+        """What the ledger is told with the outcome; once."""
         if not self._has_begun:
             return []
         assert end.state != "open"
         turn, ledger = self._turn, self._ledger
-        kept = end.as_json() if self._key is not None and end.state == "done" else None
+        self._has_begun = False
+        is_kept = self._place.is_inside or (self._key is not None and end.state == "done")
+        kept = end.recorded() if is_kept else None
         operations = [ledger.end(turn.request_id, self._called.id, end.state, kept)]
         if self._key is not None:
             self._keyed.ended(self._key, end)
@@ -206,7 +190,7 @@ class Call:
             return self._place.ask_for_approval(call.id, for_client=executor is not None)
         decision = await self._decision()
         if isinstance(decision, Block):
-            return returned(decision.reason, call.name, "read")
+            return self._place.block(decision.reason)
         if isinstance(decision, Substitute):
             return returned(decision.output, call.name, "read")
         if isinstance(decision, Allow) and decision.input is not None:
@@ -263,9 +247,9 @@ class Call:
         )
         self._has_begun = True
         releases = [] if self._key is None else [self._ledger.release(self._key)]
-        turn.stream.attach(*releases, operation)
+        turn.stream.attach(*releases, *self._place.riding, operation)
         await turn.stream.stored()
-        if turn.abort.is_set:  # it has not run, and that is certain
+        if turn.abort.is_set or self._is_cut:  # it has not run, and that is certain
             return CallEnd("failed", error=STOPPED)
         return await self._run(found, arguments, executor)
 
@@ -289,7 +273,7 @@ class Call:
     async def _run(self, found: Found, arguments: Any, executor: Any) -> CallEnd:
         activation, turn, call = self._activation, self._turn, self._called
         tool = self._executed(found, arguments, executor)
-        work = activation.spawn(tool, f"tool {call.name}", copy_context())
+        work = self._work = activation.spawn(tool, f"tool {call.name}", copy_context())
         began = activation.clock.now()
         timeout = self._spec.timeout or found.definition.timeout
         name = f"{turn.agent}: the tool {call.name}"
@@ -334,7 +318,8 @@ class Call:
         else:
             output = await self._offer.run(self._made, arguments, found)
         if isinstance(output, ToolReturn):
-            output, self._content = output.return_value, output.content
+            self._content = output.content
+            output = output.return_value
         if not hasattr(output, "__aiter__"):
             return output
         last: Any = None
@@ -367,16 +352,22 @@ class Call:
         return self._failed(error)
 
     def _taken_back(self, *, is_approval: bool) -> CallEnd:
-        """The tool wants to wait: it has not begun after all."""
+        """The tool wants to wait: it has not begun after all, if it can wait here."""
+        id, place = self._called.id, self._place
+        end = (
+            place.ask_for_approval(id, for_client=False)
+            if is_approval
+            else place.wait_for_client(id)
+        )
+        if end.state != "open":
+            return end
         self._has_begun = False
         ended = [self._ledger.end(self._turn.request_id, self._called.id, "failed")]
         if self._key is not None:  # it is free for the call that follows the answer
             self._keyed.ended(self._key, CallEnd("failed"))
             ended.append(self._ledger.release(self._key))
         self._turn.stream.attach(*ended)  # what it has admitted is remembered until then
-        if is_approval:
-            return self._place.ask_for_approval(self._called.id, for_client=False)
-        return self._place.wait_for_client(self._called.id)
+        return end
 
     async def _cut_short(self, cut: Cut) -> CallEnd:
         name, effect = self._called.name, self._spec.effect

@@ -4,42 +4,72 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.agent.part import Parts
-from outlast.chat.answer.call import Call, Called
+from outlast.chat.answer.call import Call
+from outlast.chat.answer.nested import NestedCalls
 from outlast.chat.answer.offer import Offer
+from outlast.chat.answer.place import Called
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.tool_part import Part, advanced
-from outlast.chat.tools.outcome import CallEnd, not_stored
+from outlast.chat.tools.declare import ToolCall
+from outlast.chat.tools.outcome import CallEnd, not_stored, returned
+from outlast.chat.tools.toolset import ToolSource
 from outlast.chat.turn.part_repair import PartRepair
 from outlast.chat.turn.turn import Turn, TurnAborted
 from outlast.core import json
 from outlast.core.errors import PublicError
 from outlast.core.text import described
+from outlast.store.operations import Operation
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
     from pydantic_ai.tools import ToolDefinition
 
 ALWAYS_FITS = 512 * 1024  # characters of a result
+HAS_ACTED = "This call cannot wait any more: it has called other tools."
 MOST_DETAIL = 2000  # characters that are stored of an error that nobody outside is shown
+
+
+_current: ContextVar[Calls | None] = ContextVar("outlast_calls", default=None)
+
+
+def current_calls() -> Calls:
+    """Return the calls of the turn whose tool is running."""
+    calls = _current.get()
+    if calls is None:
+        raise RuntimeError("only the code of a tool, while it runs, can call another tool")
+    return calls
 
 
 class InMessage:
     """The place of a call that the model made: a part of the message."""
 
-    def __init__(self, turn: Turn, encoder: Encoder) -> None:
+    is_inside = False
+    riding: Sequence[Operation] = ()
+
+    def __init__(self, turn: Turn, encoder: Encoder, nested: NestedCalls, called: Called) -> None:
         self._turn = turn
         self._encoder = encoder
+        self._nested = nested
+        self._called = called
+
+    def block(self, reason: str) -> CallEnd:
+        return returned(reason, self._called.name, "read")
 
     def ask_for_approval(self, id: str, *, for_client: bool) -> CallEnd:
+        if self._nested.has_made_calls(id):  # it would make them a second time
+            return CallEnd("failed", error=HAS_ACTED)
         chunk = self._encoder.tool_approval_request(id, f"approval-{id}", for_client=for_client)
         self._turn.emit(chunk)
         return CallEnd("open")
 
     def wait_for_client(self, id: str) -> CallEnd:
+        if self._nested.has_made_calls(id):
+            return CallEnd("failed", error=HAS_ACTED)
         return CallEnd("open")
 
     def show(self, id: str, output: Any) -> None:
@@ -54,7 +84,7 @@ class Calls:
         self._turn = turn
         self._encoder = encoder
         self._repair = parts[PartRepair]
-        self._place = InMessage(turn, encoder)
+        self._nested = NestedCalls(parts, turn, offer)
         self.offer = offer
         self.replaced: dict[
             str, Part
@@ -73,6 +103,7 @@ class Calls:
 
     async def run(self, calls: Sequence[Called]) -> list[CallEnd]:
         """Side by side, to the end of each; every outcome is told as it comes."""
+        _current.set(self)
         if len(calls) == 1:
             return [await self._one(calls[0])]
         work = (self._one(call) for call in calls)
@@ -84,8 +115,14 @@ class Calls:
         return [end for end in ends if not isinstance(end, BaseException)]
 
     async def _one(self, called: Called) -> CallEnd:
-        call = Call(self._parts, self._turn, self.offer, called, self._place)
-        end = await call.end()
+        place = InMessage(self._turn, self._encoder, self._nested, called)
+        call = Call(self._parts, self._turn, self.offer, called, place)
+        self._nested.begin(called)
+        try:
+            end = await call.end()
+        finally:
+            self._nested.end(called)
+        await self._nested.close_left(called)
         if end.state == "open":
             self._turn.open_calls.add(called.id)
             return end
@@ -94,6 +131,53 @@ class Calls:
         self._turn.emit(self._outcome(called, end, mark), *call.ending(end))
         await call.notify(end)
         return end
+
+    async def inside(
+        self,
+        parent: ToolCall,
+        seq: int,
+        name: str,
+        arguments: Any,
+        riding: Sequence[Operation] = (),
+        *,
+        tools: ToolSource | None = None,
+    ) -> Any:
+        """Call a tool from inside a call that runs, and return its output as JSON has it.
+
+        `seq` numbers the calls that `parent` makes: a call that runs again makes the same ones under the same
+        numbers, and those that were made are not made again (see `outlast.chat.answer.nested`). `riding` is
+        written in the commit of the intent. Without `tools`, it is one of those that the model was offered.
+
+        Raises `CallFailed` (with `ApprovalInside` for a tool that needs an approval), `OutcomeUnknown`, and
+        `CallChanged` if another call had this number.
+
+        ```python
+        from outlast import Host, Think, ToolCall, tool
+        from outlast.chat.answer.calls import current_calls
+        from outlast.testing import ScriptedModel
+
+        class Shop(Think):
+            model = ScriptedModel.calls("order", items=["tea", "milk"]).then("Ordered.")
+
+            @tool(effect="idempotent")
+            async def order(self, items: list[str], call: ToolCall) -> list[str]:
+                \"\"\"Order things, one after the other.\"\"\"
+                calls = current_calls()
+                return [await calls.inside(call, n, "buy", {"item": item}) for n, item in enumerate(items)]
+
+            @tool(effect="once")
+            async def buy(self, item: str) -> str:
+                \"\"\"Buy one thing.\"\"\"
+                return f"bought {item}"
+
+        async with Host(agents=[Shop], store="sqlite:///nested.db") as host:
+            turn = await host.get(Shop, "s").save_messages("Tea and milk, please")
+            part = next(part for part in turn.message.parts if part["type"] == "tool-order")
+            assert part["output"] == ["bought tea", "bought milk"]
+        ```
+        """
+        called = self._nested.called(parent, seq, name, arguments)
+        return await self._nested.run(called, riding, tools)
 
     def _fitting(self, called: Called, effect: str, end: CallEnd) -> CallEnd:
         """The same, unless the result is too large for its message to be stored."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from outlast.agent.part import Parts
-from outlast.chat.answer.call import Called
 from outlast.chat.answer.continued_text import ContinuedText, RestRequest
+from outlast.chat.answer.place import Called
 from outlast.chat.answer.prepare import Prepared, check_active, prepared, resumed
 from outlast.chat.answer.steps import count_steps, due_calls, earlier_steps, left_calls
 from outlast.chat.answer.usage import Spending
@@ -42,10 +42,12 @@ from outlast.chat.types.model_ask import ModelAsk
 from outlast.core.hooks import call_hook, is_overridden
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, UserPromptPart
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.tools import ToolDefinition
+
+    from outlast.chat.context.told import ToldByTool
 
 logger = logging.getLogger("outlast.chat")
 
@@ -73,7 +75,7 @@ class Loop:
         self.model, self.calls, self.encoder = ready.model, ready.calls, ready.encoder
         self.path, self.window, self.system = ready.path, ready.window, ready.system
         self.usage, self.context, self._outputs = ready.usage, ready.context, ready.outputs
-        self._contents: list[Any] = []  # what tools tell the model besides their results
+        self._told: list[ToldByTool] = []  # what tools tell the model besides their results
         self.messages: list[ModelMessage] = []
         self.head = 0  # how many of them are the conversation before this turn
         self.compacted = 0  # how often this turn has shortened the conversation
@@ -114,7 +116,7 @@ class Loop:
             before = len(done)  # steps that another attempt has made
             first += before if turn.resumed is not None else 0
             with turn.reading_transcript():
-                self.messages = self._with_contents(await self._conversation())
+                self.messages = self._with_told(await self._conversation())
             self.head = len(self.messages)
             while True:
                 if len(done) > before:
@@ -263,12 +265,12 @@ class Loop:
         making = self._outputs.of(window, self.calls.offer.known)
         return self._view.to_model(window, self.system, await self.turn.unless_stopped(making))
 
-    def _with_contents(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+    def _with_told(self, messages: list[ModelMessage]) -> list[ModelMessage]:
         """The same, with what calls that have just been made tell the model besides their results."""
-        contents, self._contents = self._contents, []
-        if not contents or not messages or messages[-1].kind != "request":
+        told, self._told = self._told, []
+        if not told or not messages or messages[-1].kind != "request":
             return messages
-        parts = [*messages[-1].parts, *map(_prompt, contents)]
+        parts = [*messages[-1].parts, *told]
         return [*messages[:-1], replace(messages[-1], parts=parts)]
 
     async def _ask(
@@ -438,7 +440,7 @@ class Loop:
         """Run calls that the message holds already."""
         messages = await self._conversation()
         ends = await self.calls.run([replace(call, messages=messages) for call in calls])
-        self._contents += [end.content for end in ends if end.content]
+        self._told += _told_by(ends)
         self._show_replaced()
         await self.turn.stream.stored()
 
@@ -463,9 +465,9 @@ class Loop:
             id = self.turn.message_id
             making = self._outputs.of([{"id": id, "parts": settled}], self.calls.offer.known)
             outputs = (await self.turn.unless_stopped(making)).get(id, {})
-            told = [tool_return(part, outputs) for part in settled]
-            more = [_prompt(end.content) for end in ends if end.content]
-            self.messages.append(ModelRequest(parts=[*told, *more], instructions=self.system))
+            told: list[ModelRequestPart] = [tool_return(part, outputs) for part in settled]
+            told += _told_by(ends)
+            self.messages.append(ModelRequest(parts=told, instructions=self.system))
         return ends
 
     def _show_replaced(self) -> dict[str, Part]:
@@ -519,7 +521,10 @@ class Loop:
             logger.exception("%s: on_step_finish raised", self.turn.agent)
 
 
-def _prompt(content: Any) -> UserPromptPart:
-    from pydantic_ai.messages import UserPromptPart
+def _told_by(ends: Sequence[CallEnd]) -> list[ToldByTool]:
+    """What calls tell the model besides their results."""
+    if all(end.content is None for end in ends):
+        return []
+    from outlast.chat.context.told import told
 
-    return UserPromptPart(content)
+    return [part for end in ends for part in told(end.content)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from outlast.chat.tools.declare import ToolCall
-from outlast.chat.tools.toolset import Found, Tools
+from outlast.chat.tools.toolset import Found, Tools, ToolSource
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
@@ -35,6 +35,15 @@ class Offer:
             name: each for name, each in self.known.items() if active is None or name in active
         }
         return [each.definition for each in self.found.values()]
+
+    async def of(self, tools: ToolSource) -> Offer:
+        """Return an offer of these tools instead, in the same step."""
+        found = await tools.get(self._context)
+        made = Offer(
+            self.tools, self._context, {name: Found(each, tools) for name, each in found.items()}
+        )
+        made.found, made.given = made.known, self.given
+        return made
 
     async def run(self, call: ToolCall, arguments: Any, found: Found) -> Any:
         """Call a tool that runs here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from outlast.chat.context.content import as_content
@@ -51,7 +52,8 @@ class ModelOutputs:
             return
         assert spec.to_model is not None
         try:
-            content = as_content(await ask(self._agent, spec, spec.to_model, part.get("output")))
+            output = deepcopy(part.get("output"))  # what is stored is not to be changed
+            content = as_content(await ask(self._agent, spec, spec.to_model, output))
         except Exception:
             self._failed.add((message, call))
             name = tool_name(dict(part))

@@ -8,7 +8,7 @@ from typing import Any, cast
 from outlast.agent.part import Part, Parts, report_failure
 from outlast.chat.tools.contribution import Contribution, Contributions, merged
 from outlast.chat.tools.declare import marked_methods
-from outlast.chat.tools.toolset import definition_of
+from outlast.chat.tools.toolset import definition_of, tool_source
 from outlast.chat.turn.turn import Turn
 from outlast.core.hooks import call_hook
 
@@ -29,8 +29,19 @@ async def _of_parts(parts: Parts, turn: Turn) -> list[Contribution | None]:
     found: list[Contribution | None] = []
     for contribute in parts.having("contribute"):
         try:
-            found.append(await contribute(turn))
+            found.append(_checked(await contribute(turn)))
         except Exception as error:
             what = f"contribute to turn {turn.request_id}"
             report_failure(cast(Part, contribute.__self__), what, error)
     return found
+
+
+def _checked(given: object) -> Contribution | None:
+    """The same; raises what is wrong with it, so that it is only its part that adds nothing."""
+    if given is None:
+        return None
+    if not isinstance(given, Contribution):
+        raise TypeError(f"contribute must return a Contribution or None, got {given!r}")
+    if given.tools:
+        tool_source(given.source, given.tools)
+    return given

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any
 
-from outlast.chat.answer.call import Called
+from outlast.chat.answer.place import Called
 from outlast.chat.context.history import to_model_messages
 from outlast.chat.message.tool_part import tool_name
 from outlast.chat.types.contexts import Step

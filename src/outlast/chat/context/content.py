@@ -6,36 +6,45 @@ from collections.abc import Mapping
 from typing import Any
 
 from outlast.chat.context.shorten import MAX_OUTPUT_CHARACTERS, shortened_value
+from outlast.core import json
 
 MAX_RESULT_CHARACTERS = 100_000  # of one result of a tool, as JSON; more is cut for the model
 
 
 def as_content(value: Any) -> Any:
-    """Return what `to_model` returned as content: files as they are, everything else as JSON.
+    """Return what `to_model` returned as content: files as they are, everything else as JSON, not too long.
 
     Raises what Pydantic raises if it is neither.
     """
-    plain = _plain(value)
-    if not holds_files(plain):
-        return shortened_value(plain, MAX_RESULT_CHARACTERS)
-    if not isinstance(plain, list):
-        return plain
-    return [
-        each if holds_files(each) else shortened_value(each, MAX_RESULT_CHARACTERS)
-        for each in plain
-    ]
+    if _is_file(value):
+        return value
+    if not _has_files(value):
+        return shortened_value(_as_json(value), MAX_RESULT_CHARACTERS)
+    if isinstance(value, Mapping):
+        return {_as_json(str(name)): as_content(each) for name, each in value.items()}
+    return [as_content(each) for each in value]
 
 
-def _plain(value: Any) -> Any:
+def _has_files(value: Any) -> bool:
+    """Whether there are files in lists and objects."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return False
+    return any(_is_file(each) or _has_files(each) for each in value)
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value as JSON has it, so that it can be sent to any provider."""
     from pydantic_core import to_jsonable_python
 
-    if _is_file(value) or value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    return to_jsonable_python(value, inf_nan_mode="null", bytes_mode="base64")
+    plain = to_jsonable_python(value, inf_nan_mode="null", bytes_mode="base64")
+    return json.decode(json.encode(plain, "output"))
+
+
+def as_text(text: str) -> str:
+    """Return a text that can be sent to any provider, and is not too long."""
+    return str(shortened_value(_as_json(text), MAX_RESULT_CHARACTERS))
 
 
 def shortened_content(content: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from outlast.agent.part import Parts
 from outlast.chat.answer.sources import contributions
@@ -15,21 +15,17 @@ from outlast.chat.recovery.chain import becoming, settled_calls
 from outlast.chat.recovery.judge import Interruption, Verdict
 from outlast.chat.stream.reading import Streams
 from outlast.chat.stream.stream import Stream
-from outlast.chat.tools.declare import ToolCall, ToolSpec, marked_methods
-from outlast.chat.tools.ledger import CallRow, CallState, Ledger, input_of
-from outlast.chat.tools.outcome import UNKNOWN, CallEnd, reconciled
+from outlast.chat.tools.declare import ToolSpec, marked_methods
+from outlast.chat.tools.earlier import interrupted_end, nested_rows
+from outlast.chat.tools.ledger import CallRow, CallState, Ledger
+from outlast.chat.tools.outcome import CallEnd
 from outlast.chat.tools.toolset import tool_source
 from outlast.chat.turn.part_repair import PartRepair
 from outlast.chat.turn.turn import Turn
 from outlast.chat.types.events import ToolFinished
 from outlast.core import json
 
-if TYPE_CHECKING:
-    from outlast.chat.answer.prepare import Answering
-
 logger = logging.getLogger("outlast.chat")
-
-DIED = "the process ended while the tool was running"
 
 
 async def close_calls(
@@ -45,26 +41,21 @@ async def close_calls(
     `resumes`: only those that may not be made again, since the others are about to be. The agent is asked
     about those that did not end well; returns the parts that take their place.
     """
-    agent, ledger, repair = parts.agent, parts[Ledger], parts[PartRepair]
-    emit, address = parts.activation.events.emit, parts.activation.address.text
-    replaced: dict[str, Part] = {}
-    begun = [
-        row
-        for row in await ledger.of_turn(entry.id)
-        if row.state == "begun" and (row.effect == "once" or not resumes)
-    ]
+    ledger, repair = parts[Ledger], parts[PartRepair]
+    rows = await ledger.of_turn(entry.id)
+    begun = [row for row in rows if row.state == "begun"]
     if not begun:
-        return replaced
-    id = entry.message_id or ""
-    turn = Turn(address, entry, stream, message_id=id, under=entry.target)
-    specs = await _specs(parts, turn)
+        return {}
+    closing = await Closing.of(parts, entry, stream)
+    nested = nested_rows(rows)
     encoder = Encoder()
+    replaced: dict[str, Part] = {}
     for row in begun:
         part = builder.call(row.id)
-        if part is None or is_settled(part):
+        is_left = resumes and row.effect != "once"  # it is about to be made again
+        if part is None or is_settled(part) or is_left:
             continue
-        spec = None if row.name in turn.lost_tools else specs.get(row.name)
-        end = await _end_of(agent, row, spec, entry)
+        end = await closing.end_of(row)
         if end.state == "done":
             chunk = encoder.tool_output(row.id, end.output)
         else:
@@ -81,10 +72,39 @@ async def close_calls(
         is_replayed = row.key is not None and end.state == "done"
         kept = json.encode(end.output) if is_replayed else None
         stream.attach(ledger.end(entry.id, row.id, end.state, kept))
-        emit(
+    for row in begun:
+        is_nested = row.id in nested and builder.call(row.id) is None
+        if is_nested and _is_over(builder.call(nested[row.id])):
+            stream.attach(ledger.close(row, await closing.end_of(row)))
+    return replaced
+
+
+def _is_over(part: Part | None) -> bool:
+    """Whether a call will not be made again, so that nobody makes the calls inside it again."""
+    return part is None or is_settled(part)
+
+
+class Closing:
+    """Finds out what came of calls that had begun, and reports it."""
+
+    def __init__(self, parts: Parts, turn: Turn, specs: dict[str, ToolSpec]) -> None:
+        self._parts = parts
+        self._turn = turn
+        self._specs = specs
+
+    @classmethod
+    async def of(cls, parts: Parts, entry: EntryRow, stream: Stream) -> Closing:
+        address, id = parts.activation.address.text, entry.message_id or ""
+        turn = Turn(address, entry, stream, message_id=id, under=entry.target)
+        return cls(parts, turn, await _specs(parts, turn))
+
+    async def end_of(self, row: CallRow) -> CallEnd:
+        spec = None if row.name in self._turn.lost_tools else self._specs.get(row.name)
+        end = await interrupted_end(self._parts.agent, row, spec, self._turn.message_id)
+        self._parts.activation.events.emit(
             ToolFinished,
-            address,
-            entry.id,
+            self._turn.agent,
+            row.turn,
             row.id,
             row.name,
             row.effect,
@@ -92,7 +112,7 @@ async def close_calls(
             elapsed_ms=0,
             error=end.error,
         )
-    return replaced
+        return end
 
 
 def _error(encoder: Encoder, row: CallRow, end: CallEnd, mark: str | None = None) -> str:
@@ -111,20 +131,6 @@ async def _specs(parts: Parts, turn: Turn) -> dict[str, ToolSpec]:
     except Exception:
         logger.exception("get_tools() raised; only methods marked with @tool are known")
         return tool_source("agent", marked_methods(parts.agent)).specs
-
-
-async def _end_of(
-    agent: Answering, row: CallRow, spec: ToolSpec | None, entry: EntryRow
-) -> CallEnd:
-    if row.effect != "once":
-        return CallEnd("failed", error=f"{DIED[0].upper()}{DIED[1:]}.")
-    if spec is not None and spec.reconcile is not None:
-        key = row.key or f"{entry.message_id}:{row.id}"
-        call = ToolCall(row.id, row.name, input_of(row), key, entry.id)
-        found = await reconciled(agent, spec, call)
-        if found is not None:
-            return found
-    return CallEnd("unknown", error=UNKNOWN.format(why=DIED))
 
 
 async def settle_by_chain(parts: Parts, what: Interruption, verdict: Verdict) -> None:

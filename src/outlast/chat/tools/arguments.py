@@ -16,6 +16,18 @@ def as_object(arguments: Any) -> dict[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
+def plain(arguments: Any) -> Any:
+    """Return arguments that code has given as JSON has them."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return to_jsonable_python(arguments, inf_nan_mode="null", bytes_mode="base64")
+    except (PydanticSerializationError, RecursionError, ValueError) as error:
+        raise TypeError(
+            f"arguments must be JSON, got {type(arguments).__name__}: {error}"
+        ) from None
+
+
 def checked(tool: Any, arguments: Any) -> tuple[dict[str, Any], Any, str | None]:
     """The arguments as an object, as the tool takes them, and what is wrong with them."""
     from pydantic import ValidationError

@@ -20,6 +20,18 @@ class Contribution:
     sections: Sequence[str] = ()  # of the system prompt, behind what the agent itself says
     capabilities: Sequence[str] = ()  # lines that tell the model what this turn can do
 
+    def __post_init__(self) -> None:
+        if self.source not in ORDER:
+            raise ValueError(f"source must be one of {', '.join(ORDER)}, got {self.source!r}")
+        for name in ("tools", "sections", "capabilities"):
+            given = getattr(self, name)
+            if not isinstance(given, list | tuple):
+                raise TypeError(f"{name} must be a list, got {given!r}")
+        for name in ("sections", "capabilities"):
+            for each in getattr(self, name):
+                if not isinstance(each, str):
+                    raise TypeError(f"{name} must be texts, got {each!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class Contributions:

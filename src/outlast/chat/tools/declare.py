@@ -134,6 +134,10 @@ def tool(
     for what, asked in functions.items():
         if asked is not None and not callable(asked) and not isinstance(asked, str):
             raise TypeError(f"{what} is a function or the name of a method, not {asked!r}")
+    if not (isinstance(needs_approval, bool | str) or callable(needs_approval)):
+        raise TypeError(
+            f"needs_approval is a bool, a function or the name of a method, not {needs_approval!r}"
+        )
     limit = None if timeout is None else seconds(timeout, "timeout")
     spec = ToolSpec(
         effect,
@@ -188,9 +192,17 @@ async def ask(agent: object, spec: ToolSpec, asked: Asked, about: Any) -> Any:
     if isinstance(asked, str):
         found = owner if hasattr(owner, asked) else agent
         return await call_hook(getattr(found, asked), about)
-    parameters = inspect.signature(asked).parameters
-    is_method = not inspect.ismethod(asked) and next(iter(parameters), None) == "self"
-    return await call_hook(asked, owner, about) if is_method else await call_hook(asked, about)
+    return await (call_hook(asked, owner, about) if _takes_self(asked) else call_hook(asked, about))
+
+
+def _takes_self(function: Callable[..., Any]) -> bool:
+    """Whether it is a function in a class, which is given whose method it is."""
+    if inspect.ismethod(function):
+        return False
+    try:
+        return next(iter(inspect.signature(function).parameters), None) == "self"
+    except ValueError:  # some functions of Python itself do not tell
+        return False
 
 
 current_call: ContextVar[ToolCall | None] = ContextVar("outlast_tool_call", default=None)

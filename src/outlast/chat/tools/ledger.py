@@ -5,11 +5,12 @@ call whose row is `begun` when its process is gone may have happened: nobody kno
 
 | column | meaning |
 | --- | --- |
-| `turn`, `id` | the request and the call |
+| `turn`, `id` | the request and the call; `<call>/<seq>`: a call that another call made |
 | `key` | what the tool's `idempotency_key` has named it; null: nothing |
 | `input` | what the tool was given, JSON |
 | `state` | `begun`, `done`, `failed`, `unknown` |
-| `output` | what a call with a key has returned, JSON, for those that are made again |
+| `output` | JSON, for calls that are made again: what a call with a key has returned, and what came of a
+  call inside another one, its output or its error |
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from outlast.agent.admission import Origin, noting
 from outlast.agent.commit import Commit
 from outlast.agent.part import Part
 from outlast.chat.inbox.sql import KEEP_ENTRIES, KEEP_STREAMS
+from outlast.chat.tools.outcome import CallEnd
 from outlast.core import json
 from outlast.store.operations import BulkStatement, Operation, Query, Statement
 
@@ -103,6 +105,11 @@ class Ledger(Part):
     def end(self, turn: str, id: str, state: CallState, output: str | None = None) -> Operation:
         """For the commit that stores the outcome."""
         return _END, (self.address, turn, id, state, output, self.activation.clock.now())
+
+    def close(self, row: CallRow, end: CallEnd) -> Operation:
+        """Store the outcome of a call inside another one, which an earlier process had begun."""
+        assert end.state != "open"
+        return self.end(row.turn, row.id, end.state, end.recorded())
 
     def release(self, key: str) -> Operation:
         """Whoever had this key has it no more."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from outlast.chat.tools.declare import NotDone, ToolCall, ToolSpec, ask
 from outlast.core import json
+from outlast.core.errors import ApprovalInside
 from outlast.core.text import described
 
 logger = logging.getLogger("outlast.chat")
@@ -33,6 +34,14 @@ class CallEnd:
     def as_json(self) -> str:
         """Return the output as JSON text."""
         return json.encode(self.output) if self.text is None else self.text
+
+    def recorded(self) -> str:
+        """Return what the ledger keeps of a call inside another one: the output or the error, as JSON."""
+        if self.state == "done":
+            return self.as_json()
+        error = self.error or ""
+        is_approval = isinstance(self.raised, ApprovalInside)
+        return json.encode({"needs_approval": error} if is_approval else error)
 
 
 def not_known(effect: str, why: str) -> CallEnd:

@@ -24,19 +24,34 @@ async def watched(
     on_cut: Callable[[], None],
     name: str,
 ) -> Cut | None:
-    """Wait for a tool. Returns None once it is done, or else why nobody waits for it any more."""
-    await _over(work, abort, timeout)
+    """Wait for a tool. Returns None once it is done, or else why nobody waits for it any more.
+
+    If the task that waits is cancelled, the tool is stopped first.
+    """
+    try:
+        await _over(work, abort, timeout)
+    except asyncio.CancelledError:
+        on_cut()
+        await _stop(work, name)
+        raise
     if work.done():
         return None
     on_cut()
-    work.cancel()
-    await asyncio.wait({work}, timeout=GRACE)
-    if not work.done():
-        logger.warning("%s does not stop; it is left behind", name)
-        work.add_done_callback(_swallow)
-    elif not work.cancelled() and work.exception() is None:
+    await _stop(work, name)
+    if work.done() and not work.cancelled() and work.exception() is None:
         return None  # it was done all the same
     return "stopped" if abort.is_set else "timeout"
+
+
+async def _stop(work: asyncio.Task[Any], name: str) -> None:
+    """Cancel a tool and wait for it, but not for long."""
+    work.cancel()
+    try:
+        await asyncio.wait({work}, timeout=GRACE)
+    finally:
+        if not work.done():
+            logger.warning("%s does not stop; it is left behind", name)
+            work.add_done_callback(_swallow)
 
 
 async def _over(work: asyncio.Task[Any], abort: Abort, timeout: float | None) -> None:
