@@ -94,14 +94,15 @@ def leave_threads(loop: Any) -> None:
 
 
 SLOW = (
-    "crash/",
+    "promises/",
     "browser/",
     "examples/test_stranger",
     "examples/",
+    "cli/serving/",
     "server/test_restart",
     "conformance/",
     "client/",
-    "recovery/",
+    "chat/recovery/",
     "server/",
     "store/",
 )
@@ -109,7 +110,7 @@ SLOW = (
 
 # What is tested here knows nothing of the engine: on PostgreSQL, every third of these tests is enough to
 # see that it still does. `script/test --all-engines` runs them all.
-ABOVE_THE_STORE = ("tests/chat/", "tests/recovery/", "tests/server/")
+ABOVE_THE_STORE = ("tests/chat/", "tests/server/", "tests/promises/test_")
 EVERY = 3
 
 

@@ -24,6 +24,10 @@ FILES = {
     "src/outlast/water.py": "wet = True",
     "src/outlast/store/__init__.py": "",
     "src/outlast/store/0001_first.sql": "SELECT 1;",
+    "pyproject.toml": """
+        [tool.pytest.ini_options]
+        pythonpath = ["tests", "tests/boats"]
+    """,
     "tests/conftest.py": "",
     "tests/helping.py": "from outlast import Boat",
     "tests/boats/served.py": "",
@@ -31,6 +35,7 @@ FILES = {
     "tests/boats/test_helped.py": "from helping import Boat\nfrom served import x",
     "tests/boats/test_patched.py": 'PLACE = "outlast.water.wet"',
     "tests/boats/test_process.py": 'PROGRAM = "served.py"',
+    "tests/boats/sails/test_sails.py": "import served",
     "tests/store/test_tables.py": "import outlast.store",
     "tests/test_docs.py": "",
     "tests/trains/test_trains.py": "from outlast import Train",
@@ -88,6 +93,9 @@ def project(tmp_path: Path) -> Project:
 
 
 ON_BOATS = [f"tests/boats/test_{name}.py" for name in ("boats", "helped")]
+ON_SERVED = [
+    f"tests/boats/{name}.py" for name in ("sails/test_sails", "test_helped", "test_process")
+]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +105,7 @@ ON_BOATS = [f"tests/boats/test_{name}.py" for name in ("boats", "helped")]
         ("src/outlast/boats.py", ON_BOATS),
         ("src/outlast/water.py", [*ON_BOATS, "tests/boats/test_patched.py"]),
         ("tests/helping.py", ["tests/boats/test_helped.py"]),
-        ("tests/boats/served.py", ["tests/boats/test_helped.py", "tests/boats/test_process.py"]),
+        ("tests/boats/served.py", ON_SERVED),
         ("tests/trains/test_trains.py", ["tests/trains/test_trains.py"]),
         ("tests/trains/test_new.py", ["tests/trains/test_new.py"]),
         ("src/outlast/store/0001_first.sql", ["tests/store/test_tables.py"]),

@@ -8,13 +8,13 @@ import httpx2 as httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tabs import LONG, served
 
 from outlast import App, Host, Think
 from outlast.host.address import Address
 from outlast.inspect import views
 from outlast.store.operations import Query
 from outlast.testing import ScriptedModel, Step
-from server.tabs import LONG, served
 from support import hosting
 from vector_notes import HasNotes
 from vector_notes.vectors import SIZE, likeness, packed, unpacked, vector_of

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from conversation import talker
 
-from chat.conversation import talker
 from outlast import Host
 from outlast.store.base import Store
 from outlast.store.operations import Query

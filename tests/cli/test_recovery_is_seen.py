@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from commands import beside
 
+from cli.serving.test_supervisor import LONG, supervised, until
 from outlast import ChatRecovery, Think
 from outlast.client import Client
 from outlast.inspect.views import ended_as
 from outlast.testing import ScriptedModel, Step
-from server.test_supervisor import LONG, supervised, until
 from support import hosting
 
 APP = """

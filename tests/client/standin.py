@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
-
-from server.tabs import serving
+from tabs import serving
 
 Play = Callable[["StandIn", WebSocket], Awaitable[None]]
 

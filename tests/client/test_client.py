@@ -10,16 +10,16 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+from processes import process
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from tabs import said, served, serving, stored, until, words
 
 from conformance.fixture_agent import FixtureAgent
 from outlast import Agent, App, rpc
 from outlast.client import CallFailed, Client, Closed, Refused, TurnFailed
 from outlast.core.errors import HostStopped
 from outlast.host.address import Address
-from server.processes import process
-from server.tabs import said, served, serving, stored, until, words
 
 TWELVE = "say 12 words every 5ms"
 

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from standin import StandIn, ids, message, playing
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
+from tabs import served, stored, until
 
-from client.standin import StandIn, ids, message, playing
 from outlast.client import CallFailed, Client, Refused
 from outlast.client.transcript import Transcript
-from server.tabs import served, stored, until
 
 MESSAGES = "cf_agent_chat_messages"
 TOKEN = {"token": "t&1"}

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from standin import StandIn, playing
 from starlette.websockets import WebSocket
+from tabs import LONG, served, serving, stored, until
 from websockets.asyncio.server import ServerConnection, serve
 
-from client.standin import StandIn, playing
 from conformance.fixture_agent import FixtureAgent
 from loops import skip
 from outlast import App
@@ -17,7 +18,6 @@ from outlast.client import CallFailed, Client, MessageTooLarge, TurnFailed
 from outlast.client.connection import pause_after
 from outlast.client.outgoing import Limits, OutgoingFrame, oversized_frame
 from outlast.server import Limits as ServerLimits
-from server.tabs import LONG, served, serving, stored, until
 
 HUGE = "x" * 200_000
 GREETING = '{"type":"cf_agent_identity","name":"a","agent":"x"}'

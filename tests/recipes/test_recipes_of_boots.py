@@ -6,19 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-
-from chat.conversation import answering, inbox, said
 from chat_rows import stored
-from outlast import (
-    ChatRecoveryContext,
-    ChatRecoveryOptions,
-    RecoveryBootEvent,
-    Think,
-    TurnConfig,
-    TurnContext,
-)
-from outlast.testing import ScriptedModel, Step
-from recovery.interruptions import (
+from conversation import answering, inbox, said
+from interruptions import (
     ADDRESS,
     SLOW,
     break_off,
@@ -28,6 +18,16 @@ from recovery.interruptions import (
     transcript,
     wait_for,
 )
+
+from outlast import (
+    ChatRecoveryContext,
+    ChatRecoveryOptions,
+    RecoveryBootEvent,
+    Think,
+    TurnConfig,
+    TurnContext,
+)
+from outlast.testing import ScriptedModel, Step
 from support import hosting
 
 pytestmark = pytest.mark.virtual_time

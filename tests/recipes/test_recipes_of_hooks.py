@@ -7,11 +7,11 @@ import re
 from typing import Any, Literal
 
 import pytest
+from conversation import answering
 from pydantic import BaseModel
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.usage import RequestUsage
 
-from chat.conversation import answering
 from outlast import (
     ChatErrorClassification,
     ChatErrorContext,

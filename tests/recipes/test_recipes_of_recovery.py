@@ -8,10 +8,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from conversation import answering, inbox, said
+from interruptions import (
+    SLOW,
+    asked,
+    break_off,
+    is_continued,
+    talker,
+    transcript,
+    wait_for,
+)
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.usage import RequestUsage
 
-from chat.conversation import answering, inbox, said
 from outlast import (
     ChatRecovery,
     ChatRecoveryContext,
@@ -27,15 +36,6 @@ from outlast import (
 )
 from outlast.chat.types.events import ContextCompacted
 from outlast.testing import ScriptedModel, Step
-from recovery.interruptions import (
-    SLOW,
-    asked,
-    break_off,
-    is_continued,
-    talker,
-    transcript,
-    wait_for,
-)
 from support import hosting, listen
 
 pytestmark = pytest.mark.virtual_time

@@ -7,6 +7,8 @@ import logging
 
 import httpx2 as httpx
 import pytest
+from proxy import Proxy, proxied
+from rows import look
 from tabs import ACK, LONG, PROBE, RESPONSE, RESUMING, served
 
 from loops import skip
@@ -14,8 +16,6 @@ from outlast import Think
 from outlast.server.http import readiness
 from outlast.store.postgres import engine as postgres
 from outlast.testing import ScriptedModel
-from store.proxy import Proxy, proxied
-from store.rows import look
 
 
 class Talker(Think):

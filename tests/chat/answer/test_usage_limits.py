@@ -1,0 +1,81 @@
+"""What a turn may spend: limits that hold over all of its attempts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from conversation import reasons
+from pydantic_ai.usage import UsageLimits
+
+from outlast import Think, TurnConfig, tool
+from outlast.testing import ScriptedModel, Step
+from support import hosting
+
+
+@tool(effect="read")
+async def look(n: int) -> str:
+    """Look."""
+    return f"seen {n}"
+
+
+def looking(**members: Any) -> type[Think]:
+    """A model that never comes to an end by itself."""
+    model = ScriptedModel.answering(
+        lambda messages: Step.text("Looking. ") + Step.call("look", {"n": len(messages)})
+    )
+    return type(
+        "Looking",
+        (Think,),
+        {"model": model, "get_tools": lambda self: [look], "max_steps": 100, **members},
+    )
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        UsageLimits(request_limit=3),
+        UsageLimits(tool_calls_limit=3),
+        UsageLimits(output_tokens_limit=10),
+    ],
+    ids=["requests", "calls", "tokens"],
+)
+@pytest.mark.parametrize("where", ["class", "turn"])
+async def test_a_turn_that_spends_too_much_ends(
+    sqlite_url: str, limits: UsageLimits, where: str
+) -> None:
+    def before_turn(self: Any, context: Any) -> TurnConfig:
+        return TurnConfig(usage_limits=limits)
+
+    members: dict[str, Any] = {"before_turn": before_turn}
+    agent_class = looking(**({"usage_limits": limits} if where == "class" else members))
+    async with hosting(agent_class, url=sqlite_url) as host:
+        turn = await host.get(agent_class, "a").save_messages("look")
+        assert turn.status == "error"
+        assert "limit" in ((await reasons(host))[0] or "")
+        assert len(agent_class.model.requests) <= 6  # type: ignore[union-attr]
+
+
+@pytest.mark.virtual_time
+async def test_what_was_spent_before_an_interruption_counts(sqlite_url: str) -> None:
+    def answer(messages: Any) -> Step:
+        if len(messages) >= 7:
+            return Step.text("Wait. ") + Step.stalls(1000)
+        return Step.text("Looking. ") + Step.call("look", {"n": len(messages)})
+
+    agent_class = looking(
+        usage_limits=UsageLimits(request_limit=6), model=ScriptedModel.answering(answer)
+    )
+    async with hosting(agent_class, url=sqlite_url, shutdown_timeout=0) as host:
+        await host.get(agent_class, "a").submit_messages("look")
+        await asyncio.sleep(10)
+    before = len(agent_class.model.requests)  # type: ignore[union-attr]
+    assert before == 4
+    agent_class.model = looking().model
+    async with hosting(agent_class, url=sqlite_url, life="2") as host:
+        await host.until_settled()
+        [entry] = await host.get(agent_class, "a").list_submissions()
+        assert entry.status == "error"
+        assert "limit" in ((await reasons(host))[0] or "")
+        assert len(agent_class.model.requests) == 6 - before  # type: ignore[union-attr]
