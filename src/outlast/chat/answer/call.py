@@ -15,7 +15,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from outlast.agent.admission import admitting, forget
+from outlast.agent.admission import current_work, forget
 from outlast.agent.part import Parts
 from outlast.chat.answer.offer import Offer
 from outlast.chat.tools.arguments import as_object, checked
@@ -319,7 +319,7 @@ class Call:
         from pydantic_ai import ToolReturn
 
         current_call.set(self._made)
-        admitting.set(self._origin)
+        current_work.set(self._origin)
         self._activation.events.emit(
             events.ToolStarted,
             self._turn.agent,
