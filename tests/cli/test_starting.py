@@ -107,7 +107,7 @@ async def test_a_stuck_agent_and_a_store_that_is_none_are_in_the_way(
     ]
     (tmp_path / "text.db").write_text("Dear diary, " * 1000)
     told = await beside("doctor", "--store", f"sqlite:///{tmp_path}/text.db")
-    assert (told.code, "is not a sound SQLite database" in told.out) == (1, True)
+    assert (told.code, "is not a valid SQLite database" in told.out) == (1, True)
 
 
 def test_torture_says_what_it_takes() -> None:

@@ -161,7 +161,7 @@ async def test_a_file_that_is_no_database_is_refused_by_name(
     sqlite_url: str, content: bytes
 ) -> None:
     path_of(sqlite_url).write_bytes(content)
-    with pytest.raises(StoreCorrupt, match=f"^{path_of(sqlite_url)} is not a sound SQLite"):
+    with pytest.raises(StoreCorrupt, match=f"^{path_of(sqlite_url)} is not a valid SQLite"):
         await open_store(sqlite_url)
     assert path_of(sqlite_url).read_bytes() == content
 
@@ -229,12 +229,12 @@ async def test_missing_folders_are_made(tmp_path: Path) -> None:
 
 async def test_a_path_below_a_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("I am no folder")
-    with pytest.raises(StoreUnavailable, match=f"{tmp_path}/file/store.db cannot be opened"):
+    with pytest.raises(StoreUnavailable, match=f"cannot open {tmp_path}/file/store.db"):
         await open_store(f"sqlite:///{tmp_path}/file/store.db")
 
 
 async def test_a_path_that_is_a_folder_is_said(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=f"{tmp_path} .*unable to open database file"):
+    with pytest.raises(StoreError, match=f"{tmp_path}.*unable to open database file"):
         await open_store(f"sqlite:///{tmp_path}")
 
 
