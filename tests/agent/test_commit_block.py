@@ -56,7 +56,7 @@ async def test_an_error_inside_writes_nothing_and_starts_nothing(world: World) -
                 await agent.storage.put("a", "inside")
                 handle = agent.run_fiber("never", work)
                 1 / 0  # noqa: B018
-        with pytest.raises(CommitFailed, match="given up: ZeroDivisionError"):
+        with pytest.raises(CommitFailed, match="rolled back: ZeroDivisionError"):
             await handle
         assert await agent.storage.get("a") == "before"
 
@@ -190,7 +190,7 @@ async def test_managed_fibers_join_a_block(world: World) -> None:
             assert started.accepted
             again = await agent.start_fiber("n", ended, idempotency_key="k")
             assert (again.id, again.accepted) == ("n", False)
-            with pytest.raises(FiberConflict, match="started in this commit"):
+            with pytest.raises(FiberConflict, match="already started in this commit"):
                 await agent.start_fiber("n", ended, id="n")
             assert await agent.cancel_fiber("w")
             await agent.storage.put("both", True)

@@ -153,7 +153,7 @@ async def test_inside_a_block_the_end_of_the_block_decides(store_url: str) -> No
             with pytest.raises(ZeroDivisionError):
                 async with agent.commit():
                     await commits.write([put("c")], lambda: said.append("c"))
-                    commits.joining().undo(lambda: said.append("not c"))
+                    commits.current_or_new().undo(lambda: said.append("not c"))
                     1 / 0  # noqa: B018
             return said
 

@@ -232,7 +232,7 @@ async def test_a_commit_block_is_used_once(sqlite_world: World) -> None:
             async with block:
                 await self.storage.put("n", 1)
             await self.storage.put("n", 2)
-            with pytest.raises(RuntimeError, match="used once"):
+            with pytest.raises(RuntimeError, match="used only once"):
                 async with block:
                     await self.storage.put("m", 1)
             return await self.storage.list()

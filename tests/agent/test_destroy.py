@@ -7,8 +7,8 @@ import contextlib
 from typing import Any, ClassVar
 
 import pytest
-
 from families import Node, below, forget, furnish, rows_under
+
 from outlast import Agent, AgentDestroyed, CommitFailed, FiberContext
 from outlast.host.address import Address
 from support import World, alarm_rows, forever, hosting, listen
@@ -257,7 +257,7 @@ async def test_one_that_destroys_itself_when_it_starts_is_gone_and_stays_away(
 async def test_destroying_is_no_part_of_a_commit_block(world: World) -> None:
     host = await world.host(Mortal)
     await host.get(Mortal, "r").put("key")
-    with pytest.raises(RuntimeError, match=r"destroy\(\) is a commit of its own"):
+    with pytest.raises(RuntimeError, match=r"destroy\(\) must not be called inside a commit"):
         await host.get(Mortal, "r").die_in_a_block()
     assert await host.get(Mortal, "r").everything() == {"key": True}
 

@@ -73,8 +73,8 @@ async def test_a_part_that_an_agent_does_not_use_is_not_there(sqlite_url: str) -
 
 async def test_only_parts_that_override_a_moment_are_asked(sqlite_url: str) -> None:
     def look(parts: Parts) -> None:
-        assert [method.__self__ for method in parts.having("greeting")] == [parts[Greets]]
-        assert parts.having("wake_up_late") == []
+        assert [method.__self__ for method in parts.overriding("greeting")] == [parts[Greets]]
+        assert parts.overriding("wake_up_late") == []
 
     await with_parts(sqlite_url, look)
 
@@ -100,12 +100,12 @@ async def test_stored_names_lead_to_their_owner(sqlite_url: str) -> None:
 
 async def test_alarms_lead_to_their_owner(sqlite_url: str) -> None:
     def look(parts: Parts) -> None:
-        assert parts.woken_by("greets") is parts[Greets]
-        assert parts.woken_by("greets:soon") is parts[Greets]
-        assert parts.woken_by("silent") is parts[Silent]
-        assert parts.woken_by("silent_one:x") is parts[Silent]
+        assert parts.alarm_owner("greets") is parts[Greets]
+        assert parts.alarm_owner("greets:soon") is parts[Greets]
+        assert parts.alarm_owner("silent") is parts[Silent]
+        assert parts.alarm_owner("silent_one:x") is parts[Silent]
         with pytest.raises(LookupError, match="no part of Both has an alarm 'gone:soon'"):
-            parts.woken_by("gone:soon")
+            parts.alarm_owner("gone:soon")
 
     await with_parts(sqlite_url, look)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outlast import Agent, AgentAborted, Host, RpcRefused, rpc
-from outlast.agent.rpc import answers, rpc_methods
+from outlast.agent.rpc import call_method, rpc_methods
 from outlast.host.address import Address
 from outlast.host.events import Rpc, RpcFailed
 from support import World
@@ -59,7 +59,7 @@ class Quiet(Counter):
 
 async def ask(host: Host, name: str, arguments: str, kind: str = "Counter") -> list[str]:
     async with host.using(Address.of(kind, "a")) as agent:
-        return [answer async for answer in answers(agent, name, arguments)]
+        return [answer async for answer in call_method(agent, name, arguments)]
 
 
 async def test_a_marked_method_is_called_with_json_and_answers_with_json(
@@ -78,7 +78,7 @@ async def test_a_marked_method_is_called_with_json_and_answers_with_json(
 async def test_nothing_else_can_be_called(sqlite_world: World, name: str) -> None:
     host = await sqlite_world.host(Counter)
     await ask(host, "add", "[1]")
-    with pytest.raises(RpcRefused, match=r"Counter has no method .*marked with @rpc"):
+    with pytest.raises(RpcRefused, match=r"Counter has no remote method .*marked with @rpc"):
         await ask(host, name, "[]")
     assert await ask(host, "add", "[0]") == ["1"]
 
@@ -94,9 +94,9 @@ async def test_an_override_must_be_marked_again(sqlite_world: World) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ("[", "not JSON"),
-        ("{}", "a JSON array, not {}"),
-        ("null", "a JSON array, not null"),
+        ("[", "must be JSON"),
+        ("{}", "a JSON array, got {}"),
+        ("null", "a JSON array, got null"),
         ("[]", "missing a required argument: 'n'"),
         ("[1, 2, 3]", "too many positional arguments"),
     ],

@@ -14,7 +14,7 @@ from typing import Any
 import outlast
 from outlast import Host, Think, tool
 from outlast.inspect import views
-from outlast.store.copying import copy_store
+from outlast.store.copier import copy_store
 from outlast.testing import ScriptedModel, Step, crash_sweep
 
 

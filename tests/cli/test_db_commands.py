@@ -11,7 +11,7 @@ from commands import beside
 from families import Node, furnish
 
 from outlast import Think
-from outlast.store import copying
+from outlast.store import copier
 from outlast.store.catalogue import columns_of
 from outlast.testing import ScriptedModel
 from support import forever, hosting
@@ -34,7 +34,7 @@ async def fill(url: str) -> dict[str, list[tuple[Any, ...]]]:
 
 
 async def everything(url: str) -> dict[str, list[tuple[Any, ...]]]:
-    async with copying._reading(url) as side:
+    async with copier._reading(url) as side:
         return {
             table: sorted([row async for rows in side.rows(table, names) for row in rows], key=repr)
             for table, names in sorted((await columns_of(side)).items())
@@ -66,15 +66,15 @@ async def test_a_copy_that_is_not_the_same_is_said(
 ) -> None:
     await fill(sqlite_url)
     target = f"sqlite:///{tmp_path}/other.db"
-    write = copying._Sqlite.write
+    write = copier._Sqlite.write
 
     async def lossy(self: Any, table: str, columns: list[str], rows: list[Any]) -> None:
         changed = [(*row[:-1], 7) if table == "decisions" else row for row in rows]
         await write(self, table, columns, changed)
 
-    monkeypatch.setattr(copying._Sqlite, "write", lossy)
+    monkeypatch.setattr(copier._Sqlite, "write", lossy)
     failed = await beside("db", "copy", sqlite_url, target)
-    assert (failed.code, "decisions was not copied as it is" in failed.err) == (1, True)
+    assert (failed.code, "the copy of decisions differs" in failed.err) == (1, True)
 
 
 async def test_a_copy_needs_an_empty_target_and_a_source_that_stands_still(
@@ -87,7 +87,7 @@ async def test_a_copy_needs_an_empty_target_and_a_source_that_stands_still(
         assert (refused.code, "Stop the host first" in refused.err) == (1, True)
         assert (await beside("db", "copy", sqlite_url, target, "--live")).code == 0
     again = await beside("db", "copy", sqlite_url, target, "--live")
-    assert (again.code, "the target is not empty" in again.err) == (1, True)
+    assert (again.code, "the target must be empty" in again.err) == (1, True)
     same = await beside("db", "copy", sqlite_url, sqlite_url, "--live")
     assert (same.code, "are the same store" in same.err) == (1, True)
 

@@ -17,7 +17,7 @@ from outlast.agent.subagents.subagents import deletion
 from outlast.host.address import Address
 from outlast.inspect import views
 from outlast.inspect.reader import reading
-from outlast.store import copying
+from outlast.store import copier
 from outlast.store.base import MEBIBYTE
 from outlast.store.catalogue import columns_of, owned_tables
 from outlast.store.operations import BulkStatement
@@ -142,9 +142,9 @@ async def test_tables_of_a_battery_that_is_gone_go_to_postgresql_and_back(
         before = await host.store.fetch(ALL_NOTES)
     assert dict(row[1:] for row in before) == BODIES
     back = f"sqlite:///{tmp_path}/back.db"
-    there = await copying.copy_store(sqlite_url, postgres_url)
+    there = await copier.copy_store(sqlite_url, postgres_url)
     assert (there["notes"], there["notes_shared"], there["tasks"]) == (4, 1, 0)
-    assert await copying.copy_store(postgres_url, back) == there
+    assert await copier.copy_store(postgres_url, back) == there
     for url in (postgres_url, back):
         async with hosting(PlainOwner, url=url) as host:
             assert await host.store.fetch(ALL_NOTES) == before

@@ -34,7 +34,7 @@ def path_of(url: str) -> Path:
 async def test_a_server_whose_store_is_gone_accepts_nothing_and_is_not_ready(
     sqlite_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(sqlite, "CHECK_FILES_EVERY", 0.0)
     path = path_of(sqlite_url)
     async with served(Assistant, url=sqlite_url) as server, httpx.AsyncClient() as http:
         agent = f"{server.http}/agents/assistant/a"

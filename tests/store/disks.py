@@ -79,7 +79,7 @@ async def on_a_slow_disk(url: str, disk: Disk, monkeypatch: Any) -> AsyncIterato
     store = open_sqlite(SqliteOptions(path_of(url), sync=disk.sync), StoreOptions())
     try:
         warming_up = fence("warming/up")
-        for _ in range(fsync.ENOUGH):
+        for _ in range(fsync.MIN_COMMITS):
             await store.commit(warming_up, [])
         assert store.statistics().fsync_in_thread
         yield store

@@ -72,7 +72,7 @@ def test_a_statement_about_one_row_becomes_one_about_many(
     ("columns", "sql", "words"),
     [
         ("a text", "DELETE FROM t WHERE a = :a AND b = :b", "must be one of a, got :b"),
-        ("a text, b text", "DELETE FROM t WHERE a = :a", "must be used, got no :b"),
+        ("a text, b text", "DELETE FROM t WHERE a = :a", "must be used, but :b is missing"),
         ("a text", "SELECT :a", "an INSERT, UPDATE or DELETE"),
         ("a integer", "DELETE FROM t WHERE a = :a", "got a integer"),
     ],

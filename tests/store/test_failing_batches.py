@@ -86,7 +86,7 @@ async def test_a_refused_batch_leaves_its_99_neighbours_alone(store_url: str) ->
 
 async def test_what_failed_says_which_agent_which_write_and_why(store_url: str) -> None:
     async with opened(store_url) as store:
-        with pytest.raises(CommitFailed, match=r"A/x: storage put could not be written: .*value"):
+        with pytest.raises(CommitFailed, match=r"A/x: cannot write storage put: .*value"):
             await store.commit(fence(), [put("A/x", "k", None)])
 
 
@@ -106,7 +106,7 @@ async def test_everything_queued_behind_a_failed_batch_fails_with_it(store_url: 
             "other too",
         ]
         assert {type(end) for end in ends.values() if end != (1,)} == {CommitFailed}
-        assert "nothing handed over after it was written" in str(ends["behind 5"])
+        assert "no later commit of it was written" in str(ends["behind 5"])
         assert await stored(store, "A/x") == {"before": "v"}
         assert await stored(store, "A/y") == {"1": "v", "2": "v"}
 

@@ -52,8 +52,8 @@ async def test_a_store_of_a_newer_version_is_refused_and_left_alone(store_url: s
         await open_store(store_url)
     told = str(caught.value)
     assert f"has schema version {NEWEST + 7}" in told
-    assert f"knows versions up to {NEWEST}" in told
-    assert "upgrade this one" in told
+    assert f"supports at most {NEWEST}" in told
+    assert "upgrade outlast" in told
     assert await look(store_url, VERSION) == [(str(NEWEST + 7),)]
     assert await look(store_url, "SELECT key FROM storage_of_the_future") == [("k",)]
 

@@ -102,8 +102,8 @@ async def test_a_store_with_newer_tables_of_a_battery_is_refused_and_left_alone(
         await open_store(store_url, schemas=[TASKS, NOTES])
     told = str(caught.value)
     assert "has version 2 of the tables of 'notes'" in told
-    assert "knows versions up to 1" in told
-    assert "upgrade the package that 'notes' comes from" in told
+    assert "supports at most 1" in told
+    assert "upgrade the package that provides 'notes'" in told
     assert await look(store_url, META) == before
     with pytest.raises(Exception, match=r"no such table|does not exist"):
         await look(store_url, "SELECT * FROM tasks")
@@ -253,7 +253,7 @@ async def test_an_owned_table_that_somebody_has_dropped_is_not_asked_for(store_u
 async def test_an_owned_table_that_is_not_made_is_refused(
     store_url: str, owned: dict[str, str]
 ) -> None:
-    with pytest.raises(ValueError, match="must make the tables that it owns"):
+    with pytest.raises(ValueError, match="must create the tables that it owns"):
         await open_store(store_url, schemas=[Schema("notes", FIRST, owned)])
     async with opened(store_url) as store:
         assert "notes" not in await columns_of(store)

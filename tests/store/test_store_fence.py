@@ -1,4 +1,4 @@
-"""The fence: who may write, from which commit on, and what a store that went back in time grants."""
+"""The fence: who may write, from which commit on, and what a store that restored from a backup grants."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_a_commit_that_was_refused_at_first_takes_the_epoch_later(store_ur
         assert await look(store_url, AGENTS) == [("A/x", 1, "rival", 1)]
 
 
-# --- a store that went back in time --------------------------------------------------------------
+# --- a store that restored from a backup --------------------------------------------------------------
 
 
 async def _take_a_copy(url: str) -> object:
@@ -153,7 +153,7 @@ async def test_an_owner_loses_its_agent_when_the_store_goes_back_in_time(store_u
         for n in range(3):
             await store.commit(mine, [put("A/x", "k", f"new {n}")])
         await _put_it_back(store_url, copy)
-        with pytest.raises(OwnershipLost, match="went back in time"):
+        with pytest.raises(OwnershipLost, match="restored from a backup"):
             await store.commit(mine, [put("A/x", "k", "newest")])
         assert await stored(store) == {"k": "old"}
         assert await look(store_url, AGENTS) == [("A/x", 1, "host", 1)]

@@ -22,19 +22,19 @@ WRONG = {
     "no path either": ("sqlite:///", "or sqlite:////folder/file.db (absolute)"),
     "the root": ("sqlite:////", "write sqlite:///file.db (relative)"),
     "two slashes": ("sqlite://store.db", "write sqlite:///file.db (relative)"),
-    "memory": ("sqlite:///:memory:", "a store in memory outlasts nothing"),
-    "unknown setting": ("sqlite:///x.db?mode=ro", "unknown setting 'mode' (synchronous)"),
-    "bad synchronous": ("sqlite:///x.db?synchronous=1", "synchronous is full, normal or off"),
-    "no synchronous": ("sqlite:///x.db?synchronous=", "synchronous is full, normal or off"),
+    "memory": ("sqlite:///:memory:", "must be a file, got :memory:"),
+    "unknown setting": ("sqlite:///x.db?mode=ro", "unknown setting 'mode'; use synchronous"),
+    "bad synchronous": ("sqlite:///x.db?synchronous=1", "synchronous must be full, normal or off"),
+    "no synchronous": ("sqlite:///x.db?synchronous=", "synchronous must be full, normal or off"),
     "fragment": ("sqlite:///x#y.db", "write # as %23"),
-    "nul": ("sqlite:///x%00y.db", "no file's name has a NUL"),
+    "nul": ("sqlite:///x%00y.db", "must not contain # or NUL"),
     "schema with capitals": (
         "postgresql:///db?schema=Mine",
-        "use lower-case letters, digits and _",
+        "must be lower-case letters, digits and _",
     ),
-    "schema with a digit": ("postgresql:///db?schema=1st", "not starting with a digit"),
-    "schema with SQL": ("postgresql:///db?schema=a;DROP SCHEMA b", "use lower-case letters"),
-    "schema too long": (f"postgresql:///db?schema={'a' * 64}", "use lower-case letters"),
+    "schema with a digit": ("postgresql:///db?schema=1st", "not start with a digit"),
+    "schema with SQL": ("postgresql:///db?schema=a;DROP SCHEMA b", "must be lower-case letters"),
+    "schema too long": (f"postgresql:///db?schema={'a' * 64}", "must be lower-case letters"),
 }
 
 

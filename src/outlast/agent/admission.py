@@ -1,17 +1,17 @@
-"""What durable work that is admitted from inside other durable work is recognised by.
+"""Keys for durable work that is admitted by other durable work.
 
-A schedule's callback, or a fiber, may run again after a death, and then admits again what it had admitted.
-Each admission inside gets a key that comes out the same in the second run, so that it joins the first. What
-is admitted at different agents is counted apart: which of them is reached first may differ from run to run.
+A schedule's callback, or a fiber, may run again after a crash, and then repeats its admissions. Each one has
+a key that is the same in the second run, so that it joins the first. Admissions are counted per target
+agent: the order in which different agents are reached may differ from run to run.
 
-* A callback starts over: its place is the occurrence. A fiber goes on from its snapshot: its place is how
-  often it has stashed.
-* What is admitted at one place is the same if it has the same name and the same input, and is the n-th of
-  those. Other work is never taken for it: to join the wrong one would lose it without a trace.
+* A callback starts over: its place is the occurrence. A fiber resumes from its snapshot: its place is the
+  number of stashes.
+* Two admissions at one place are the same if they have the same name, the same input and the same ordinal
+  among those. A key never matches other work: joining the wrong work would lose the right one silently.
 
-A schedule's row goes when it has run, so what was scheduled from inside is noted in the table `admissions`
-until the work around it has ended, and cannot run again. The note is made in the commit that makes the
-schedule, if the row of the work around it is still there, and refuses a second one.
+A schedule's row is deleted once it has run, so the table `admissions` records what was scheduled by a fiber
+or a callback until that work ends. The record is written in the commit that creates the schedule, if the row
+of the surrounding work still exists, and prevents a second schedule.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from outlast.store.operations import BulkStatement, Operation, Query
 
 
 class Origin:
-    """The work around the running code, and what it has admitted in this run."""
+    """The durable work that the running code belongs to, and its admissions in this run."""
 
     __slots__ = ("_counts", "_note", "_place", "agent", "has_noted", "scope")
 
     def __init__(self, agent: str, scope: str, note: Operation, *, place: int) -> None:
         self.agent = agent
-        self.scope = scope  # the same for all that it ever admits
-        self._note = note  # with what finds its row
-        self._place = place  # which occurrence, or how far it had come
+        self.scope = scope  # the same for all admissions of this work
+        self._note = note  # its arguments find the row of the work
+        self._place = place  # the occurrence, or the number of stashes
         self._counts: dict[str, int] = {}
         self.has_noted = False
 
@@ -42,9 +42,9 @@ class Origin:
         return self
 
     def key(self, agent: str, kind: str, name: str, input: str | None, block: Block | None) -> str:
-        """The key of the next admission of this kind, name and input at `agent`.
+        """Return the key of the next admission of this kind, name and input at `agent`.
 
-        If the block that it is part of is given up, the next one is this one.
+        If the `block` around it is rolled back, the next admission gets the same key.
         """
         what = digest(agent, kind, name, input or "")
         count = self._counts[what] = self._counts.get(what, 0) + 1
@@ -53,18 +53,18 @@ class Origin:
         return f"{self.scope}:{self._place}:{what}:{count}"
 
     def _take_back(self, what: str, count: int) -> None:
-        if self._counts[what] == count:  # a later one has its number already
+        if self._counts[what] == count:  # otherwise a later admission has the next number
             self._counts[what] = count - 1
 
     def note(self, key: str) -> Operation:
-        """Remember an admission, for as long as the work around it is there."""
+        """Return the operation that records an admission until the work ends."""
         self.has_noted = True
         statement, work = self._note
         return statement, (self.agent, self.scope, key, *work)
 
 
-class Admitting(Protocol):
-    """Work that has an origin; a fiber's is another one after each stash."""
+class DurableWork(Protocol):
+    """Work that may run again after a crash. A fiber has a new origin after each stash."""
 
     @property
     def origin(self) -> Origin: ...
@@ -78,17 +78,17 @@ class Occurrence:
         self.origin = Origin(agent, schedule_scope(id), note, place=occurrence)
 
 
-admitting: ContextVar[Admitting | None] = ContextVar("outlast_admitting", default=None)
+current_work: ContextVar[DurableWork | None] = ContextVar("outlast_current_work", default=None)
 
 
 def current_origin() -> Origin | None:
-    """What the running code belongs to; None: to nothing that could run again."""
-    around = admitting.get()
-    return None if around is None else around.origin
+    """Return the origin of the running code; None if no durable work surrounds it."""
+    work = current_work.get()
+    return None if work is None else work.origin
 
 
 def fiber_origin(agent: str, id: str, root_id: str, stashes: int) -> Origin:
-    """Of what a fiber admits until its next stash."""
+    """Return the origin of a fiber's admissions until its next stash."""
     note = _NOTE_IN_FIBER, (agent, id)
     return Origin(agent, fiber_scope(root_id), note, place=stashes)
 
@@ -108,8 +108,8 @@ def digest(*texts: str) -> str:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def noting(work: str) -> BulkStatement:
-    """Unless the work around has ended, or was cancelled: then nobody would ever forget it."""
+def note_statement(work: str) -> BulkStatement:
+    """Insert nothing if the surrounding work has ended: no commit would delete the row."""
     return BulkStatement.same(
         "admissions note",
         "INSERT INTO admissions (agent, origin, key)"
@@ -118,8 +118,8 @@ def noting(work: str) -> BulkStatement:
     )
 
 
-_NOTE_IN_CALLBACK = noting("schedules WHERE agent = ? AND id = ? AND occurrence = ?")
-_NOTE_IN_FIBER = noting("fibers WHERE agent = ? AND id = ? AND settled_at IS NULL")
+_NOTE_IN_CALLBACK = note_statement("schedules WHERE agent = ? AND id = ? AND occurrence = ?")
+_NOTE_IN_FIBER = note_statement("fibers WHERE agent = ? AND id = ? AND settled_at IS NULL")
 WAS_ADMITTED = Query.same("SELECT 1 FROM admissions WHERE agent = ? AND origin = ? AND key = ?")
 _FORGET = BulkStatement.same(
     "admissions forget", "DELETE FROM admissions WHERE agent = ? AND origin = ?"
@@ -127,5 +127,5 @@ _FORGET = BulkStatement.same(
 
 
 def forget(agent: str, scope: str) -> Operation:
-    """For the commit that ends the work: it cannot run again, so nobody will ask."""
+    """Return the operation for the commit that ends the work: it cannot run again."""
     return _FORGET, (agent, scope)

@@ -1,4 +1,4 @@
-"""The class that users subclass. Thin: each method leads into the part that owns the matter."""
+"""The class that users subclass. Each method delegates to the part that implements it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from outlast.agent.battery import Battery, batteries_of
+from outlast.agent.distant_alarms import agents_with_distant_alarms
 from outlast.agent.fibers import sql as fiber_rows
 from outlast.agent.fibers.backoff import FiberRecovery
 from outlast.agent.fibers.fiber import FiberHandle
@@ -23,7 +24,6 @@ from outlast.agent.receipts import Receipts
 from outlast.agent.schedules import sql as schedule_rows
 from outlast.agent.schedules.schedules import Schedule, Schedules
 from outlast.agent.schedules.timetable import Retry, ScheduleKind
-from outlast.agent.sleepers import sleepers
 from outlast.agent.state.facts import Facts
 from outlast.agent.state.state import State
 from outlast.agent.state.storage import Storage
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Agent:
-    """An addressable object whose state is rows in a store, and whose work outlasts its process.
+    """An addressable object whose state is stored as rows, and whose work outlasts its process.
 
     ```python
     from outlast import Agent, FiberContext, FiberRecoveryContext, Host
@@ -60,25 +60,25 @@ class Agent:
 
         async def on_fiber_recovered(self, fiber: FiberRecoveryContext) -> None:
             if fiber.name == "research":
-                fiber.resume(self.research)                 # goes on where the dead process stopped
+                fiber.resume(self.research)                 # continues from the last stash
 
     async with Host(agents=[Researcher], store="sqlite:///research.db") as host:
         assert await host.get(Researcher, "alice").start("owls") == "completed"
     ```
 
-    Public async methods can be called through a stub (`host.get(...)`). Calls interleave at awaits:
-    between two awaits an agent is alone, across an await it is not.
+    Public async methods can be called through a stub (`host.get(...)`). Calls interleave at awaits: code
+    between two awaits runs without interruption, code across an await does not.
     """
 
     fiber_recovery: FiberRecovery = FiberRecovery()
-    initial_state: Any = None  # what `state` is until it is set
+    initial_state: Any = None  # the value of `state` until it is set
     state_type: ClassVar[type[Any] | None] = None  # a dataclass or a Pydantic model
-    config_type: ClassVar[type[Any] | None] = None  # the same for `get_config()`
+    config_type: ClassVar[type[Any] | None] = None  # likewise, for `get_config()`
 
     sub_agents: ClassVar[Sequence[type[Any]]] = ()  # the classes of this agent's sub-agents
-    exposes_sub_agents: ClassVar[bool] = True  # to clients; False: only code of yours reaches them
+    exposes_sub_agents: ClassVar[bool] = True  # to clients; False: only your code reaches them
 
-    # Each is made with the parts before it; None: this agent does not use it.
+    # Each receives the parts before it, and returns None if this agent does not use it.
     _part_types: ClassVar[tuple[Callable[[Parts], Part | None], ...]] = (
         SubAgents,
         Facts,
@@ -97,16 +97,16 @@ class Agent:
         schedule_rows.CLAIMED_AGENTS,
     )
     _for_operators: ClassVar[frozenset[str]] = frozenset({"cancel_fiber", "cancel_schedule"})
-    # What can be read through a stub only by another name.
+    # Attributes that a stub cannot read, and the methods that return them.
     _through_a_stub: ClassVar[Mapping[str, str]] = {
         "state": "get_state",
         "get_config": "get_configuration",
     }
-    _sleepers = staticmethod(sleepers)
+    _agents_with_distant_alarms = staticmethod(agents_with_distant_alarms)
     _activation: Activation
 
     def __init__(self) -> None:
-        """Override for attributes of your own; the agent's storage and fibers are there already."""
+        """Override for attributes of your own; the agent's storage and fibers exist already."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -125,7 +125,7 @@ class Agent:
 
     @classmethod
     def _inherited(cls, name: str) -> tuple[Any, ...]:
-        """What the class and its bases say under a name, each once."""
+        """Return the values of an attribute of the class and its bases, without duplicates."""
         own = [vars(cls)[name]] if name in vars(cls) else []
         values = [*(getattr(base, name, ()) for base in cls.__bases__), *own]
         return tuple(dict.fromkeys(each for value in values for each in value))
@@ -166,22 +166,21 @@ class Agent:
         """The same without this agent itself; empty for a root."""
         return self.self_path[:-1]
 
-    # --- what a user may override ----------------------------------------------------------------
+    # --- hooks -----------------------------------------------------------------------------------
 
     async def on_start(self) -> None:
-        """Called once per activation, before anything else reaches the agent."""
+        """Called once per activation, before any call reaches the agent."""
 
     async def on_fiber_recovered(self, fiber: FiberRecoveryContext) -> FiberResolution | None:
-        """Called with each fiber that a dead process left behind.
+        """Called with each fiber whose process ended before the fiber did.
 
-        Call `fiber.resume(...)` to go on, or `self.run_fiber(...)`: the first one takes its place. If this
-        returns without either, the fiber is done with: its row is removed, or for a managed fiber
-        settled as the returned `FiberResolution` says (None: `interrupted`). If it raises, it is called
-        again later for a plain fiber; a managed one is settled as an error.
+        Call `fiber.resume(...)` to continue it, or `self.run_fiber(...)`: the first fiber started replaces
+        it. If this returns without either, the fiber ends: its row is deleted, or for a managed fiber
+        settled as the returned `FiberResolution` says (None: `interrupted`). If this raises, it is called
+        again later for a plain fiber; a managed fiber is settled as an error.
         """
         logger.warning(
-            "%s: the fiber %r (%s) was interrupted, and %s.on_fiber_recovered does not say what to do"
-            " with it; it is dropped",
+            "%s: dropped the interrupted fiber %r (%s): %s does not override on_fiber_recovered",
             self._activation.address,
             fiber.name,
             fiber.id,
@@ -190,16 +189,16 @@ class Agent:
         return None
 
     def validate_state_change(self, state: Any, source: Any) -> None:
-        """Raise to refuse a new state. Must not be async: it runs between two awaits."""
+        """Raise to reject a new state. Must be a plain `def`."""
 
     async def on_state_changed(self, state: Any, source: Any) -> None:
-        """Called after each change of the state, when it is durable. An error here is only logged."""
+        """Called after each change of the state, once it is durable. An exception here is only logged."""
 
     # --- state and configuration -----------------------------------------------------------------
 
     @property
     def state(self) -> Any:
-        """A copy of the agent's state, as a `state_type` if that is given.
+        """A copy of the agent's state, as a `state_type` if one is declared.
 
         ```python
         from dataclasses import dataclass
@@ -228,7 +227,7 @@ class Agent:
         return self._parts[State].get()
 
     async def get_state(self) -> Any:
-        """The same as `state`, for callers that have a stub."""
+        """Return `state`, for callers that have a stub."""
         return self.state
 
     async def set_state(self, state: Any) -> None:
@@ -236,42 +235,42 @@ class Agent:
         await self._parts[State].change(state, "server")
 
     async def configure(self, config: Any) -> None:
-        """Set the agent's configuration: one value, kept for its whole life."""
+        """Set the agent's configuration: one value, kept until it is set again."""
         await self._parts[State].configure(config)
 
     def get_config(self) -> Any:
-        """What `configure` was given, as a `config_type` if that is given; None: nothing yet."""
+        """Return the value passed to `configure`, as a `config_type` if one is declared, or None."""
         return self._parts[State].config()
 
     async def get_configuration(self) -> Any:
-        """The same, for callers that have a stub."""
+        """Return `get_config()`, for callers that have a stub."""
         return self.get_config()
 
     # --- connections -----------------------------------------------------------------------------
 
     async def on_connect(self, connection: Any) -> None:
-        """Called when a client connects, before it is told anything. `connection.close(4003)` refuses it."""
+        """Called when a client connects, before anything is sent. `connection.close(4003)` rejects it."""
 
     async def on_message(self, connection: Any, message: str) -> None:
-        """Called with each text that is not part of the protocol."""
+        """Called with each text message that is not part of the protocol."""
 
     async def on_close(self, connection: Any) -> None:
-        """Called when a connection is gone."""
+        """Called when a connection has closed."""
 
     async def on_request(self, request: Any) -> Any:
         """Called with each HTTP request that outlast does not answer itself. Returns a Starlette response."""
         return None
 
     async def on_before_sub_agent(self, connection: Any, class_name: str, name: str) -> Any:
-        """Called with each request and handshake for a sub-agent, after `authorize`, before that one wakes.
+        """Called with each request and handshake for a sub-agent, after `authorize`, before it wakes.
 
-        None lets it pass, False refuses it (403, or a close with 1008), a Starlette response is the answer to
-        a request, and refuses a handshake.
+        None admits it, False rejects it (403, or a close with 1008). A Starlette response answers a request,
+        and rejects a handshake.
         """
         return None
 
     def broadcast(self, message: Any, *, without: Iterable[str] = ()) -> None:
-        """Send something to everybody who is connected: a text, or what becomes JSON. Nothing is stored."""
+        """Send a string, or a value as JSON, to every connected client. Nothing is stored."""
         text = message if isinstance(message, str) else json.encode(message, "message")
         self._activation.tell(Broadcast(text, frozenset(without)))
 
@@ -299,7 +298,7 @@ class Agent:
     # --- staying in memory -----------------------------------------------------------------------
 
     def keep_alive(self) -> Lease:
-        """Stay in memory until the lease is released. It writes nothing and survives nothing."""
+        """Stay in memory until the lease is released. Nothing is stored; a crash ends the lease."""
         return Lease(self._activation)
 
     async def keep_alive_while(self, work: Awaitable[T] | Callable[[], Awaitable[T]]) -> T:
@@ -313,13 +312,13 @@ class Agent:
     ) -> FiberHandle[T]:
         """Start durable work. Its row is queued when this returns; await the handle for the result.
 
-        `function` is called with a `FiberContext`, and with `input` if that is given. The input is stored
-        with the row, and is the fiber's snapshot until the first stash.
+        `function` is called with a `FiberContext`, and with `input` if given. The input is stored with the
+        row, and is the fiber's snapshot until the first stash.
         """
         return self._parts[Fibers].run(name, function, input)
 
     async def stash(self, data: Any) -> None:
-        """Replace the snapshot of the fiber that this code runs in. Durable when it returns."""
+        """Replace the snapshot of the fiber that runs this code. Durable when this returns."""
         await self._parts[Fibers].current().stash(data)
 
     async def start_fiber(
@@ -333,10 +332,10 @@ class Agent:
         wait: bool = False,
         metadata: Any = None,
     ) -> FiberInspection:
-        """Start a managed fiber: it is kept after its end, and can be looked up and cancelled.
+        """Start a managed fiber: its record outlives it, and can be looked up and cancelled.
 
-        If there is one with this id or key already, that one is returned (`accepted` is False) and
-        nothing is started. `wait=True` returns when it has ended.
+        If a fiber with this id or key exists, it is returned (`accepted` is False) and nothing is started.
+        `wait=True` returns once the fiber has ended.
         """
         return await self._parts[ManagedFibers].launch(
             name, function, input, id, idempotency_key, wait, metadata
@@ -345,7 +344,7 @@ class Agent:
     async def inspect_fiber(
         self, id: str | None = None, *, idempotency_key: str | None = None
     ) -> FiberInspection | None:
-        """A managed fiber as it stands in the store, by its id or by its key; or None."""
+        """Return the stored record of a managed fiber, by its id or by its key, or None."""
         return await self._parts[ManagedFibers].inspect(id, idempotency_key)
 
     async def list_fibers(
@@ -355,13 +354,13 @@ class Agent:
         name: str | None = None,
         limit: int = 50,
     ) -> list[FiberInspection]:
-        """Managed fibers, newest first; at most 100."""
+        """Return managed fibers, newest first; `limit` is at most 100."""
         return await self._parts[ManagedFibers].list(status, name, limit)
 
     async def cancel_fiber(
         self, id: str | None = None, *, idempotency_key: str | None = None
     ) -> bool:
-        """Cancel a managed fiber, by its id or by its key. False when there is none, or it has ended."""
+        """Cancel a managed fiber, by its id or by its key. False if it does not exist or has ended."""
         return await self._parts[ManagedFibers].cancel(id, idempotency_key)
 
     async def resolve_fiber(
@@ -373,7 +372,7 @@ class Agent:
         metadata: Any = None,
         snapshot: Any = None,
     ) -> bool:
-        """Say how an interrupted managed fiber has ended. False when it is not interrupted."""
+        """Set how an interrupted managed fiber ended. False if it is not interrupted."""
         return await self._parts[ManagedFibers].resolve(
             id, FiberResolution(status, error, metadata, snapshot)
         )
@@ -385,7 +384,7 @@ class Agent:
         settled_before: datetime | None = None,
         limit: int = 100,
     ) -> int:
-        """Delete managed fibers that have ended (interrupted ones only if asked for), oldest first."""
+        """Delete managed fibers that have ended, oldest first; interrupted ones only if `status` says so."""
         return await self._parts[ManagedFibers].delete(status, settled_before, limit)
 
     # --- schedules -------------------------------------------------------------------------------
@@ -400,12 +399,12 @@ class Agent:
         idempotent: bool | None = None,
         timezone: str | None = None,
     ) -> Schedule:
-        """Call a method of this agent later: after a delay, at a moment, or by a cron text.
+        """Call a method of this agent later: after a delay, at a time, or by a cron expression.
 
         The callback is a method, stored by its name; it is called with the payload, and with the
-        `Schedule` if it takes a second argument. It runs at least once per occurrence, also when the
-        process dies meanwhile. `idempotent` (the default for cron texts): the same schedule a second
-        time is the first one.
+        `Schedule` if it takes a second argument. It runs at least once per occurrence, even if the
+        process crashes. With `idempotent` (the default for cron expressions), scheduling the same thing
+        again returns the existing schedule.
 
         ```python
         from datetime import timedelta
@@ -437,7 +436,7 @@ class Agent:
         retry: Retry | None = None,
         idempotent: bool | None = None,
     ) -> Schedule:
-        """Call a method of this agent again and again, each time `interval` after the last has ended."""
+        """Call a method of this agent repeatedly, each time `interval` after the last call ended."""
         return await self._parts[Schedules].every(interval, callback, payload, retry, idempotent)
 
     async def get_schedules(
@@ -446,21 +445,21 @@ class Agent:
         kind: ScheduleKind | None = None,
         callback: Callable[..., Any] | str | None = None,
     ) -> list[Schedule]:
-        """The schedules of this agent, the next one first; of one kind, or of one method or its name."""
+        """Return the schedules of this agent, the next first; optionally of one kind or one callback."""
         return await self._parts[Schedules].all(kind, callback)
 
     async def get_schedule(self, id: str) -> Schedule | None:
-        """One schedule of this agent, or None."""
+        """Return one schedule of this agent, or None."""
         return await self._parts[Schedules].get(id)
 
     async def cancel_schedule(self, id: str) -> bool:
-        """Remove a schedule; an execution under way goes on. False when there is none."""
+        """Delete a schedule; a running callback continues. False if it does not exist."""
         return await self._parts[Schedules].cancel(id)
 
     # --- sub-agents ------------------------------------------------------------------------------
 
     async def sub_agent(self, agent_class: type[A], name: str) -> A:
-        """A stub of a sub-agent of this agent, which is made if it is new.
+        """Return a stub of a sub-agent of this agent, which is created if it does not exist.
 
         ```python
         from outlast import Agent, Host
@@ -482,44 +481,44 @@ class Agent:
             assert await host.get(Writer, "ann").note("owls", "they fly at night") == 1
         ```
 
-        It has rows, fibers and schedules of its own, and lives where this agent lives.
+        It has rows, fibers and schedules of its own, and runs on the same host as this agent.
         """
         return await self._parts[SubAgents].get(agent_class, name)
 
     def parent_agent(self, agent_class: type[A]) -> A:
-        """A stub of the agent that this one is a sub-agent of."""
+        """Return a stub of this agent's parent."""
         return self._parts[SubAgents].parent(agent_class)
 
     async def has_sub_agent(self, agent_class: type[Any], name: str) -> bool:
-        """True when there is such a sub-agent."""
+        """Return whether this sub-agent exists."""
         return await self._parts[SubAgents].has(agent_class, name)
 
     async def list_sub_agents(self, agent_class: type[Any] | None = None) -> list[SubAgent]:
-        """The sub-agents of this agent (of one class, if given), in the order they were made."""
+        """Return the sub-agents of this agent (of one class, if given), in order of creation."""
         return await self._parts[SubAgents].all(agent_class)
 
     async def abort_sub_agent(
         self, agent_class: type[Any], name: str, reason: str = "its parent asked for it"
     ) -> bool:
-        """Stop a sub-agent and all below it; their rows stay, and they start again when used.
+        """Stop a sub-agent and all below it. Their rows are kept, and the next call starts them again.
 
-        Whoever waits for a call of theirs gets `AgentAborted`. False: none of them was in memory.
+        Their pending calls raise `AgentAborted`. Returns whether any of them was in memory.
         """
         return self._parts[SubAgents].abort(agent_class, name, reason)
 
     async def delete_sub_agent(self, agent_class: type[Any], name: str) -> bool:
-        """Stop a sub-agent and all below it, and delete every row of theirs. False: there is none."""
+        """Stop a sub-agent and all below it, and delete all their rows. False if it does not exist."""
         return await self._parts[SubAgents].delete(agent_class, name)
 
     async def destroy(self) -> None:
-        """End this agent and all below it, and delete everything that they own. Again: nothing.
+        """End this agent and all below it, and delete everything that they own. Idempotent.
 
-        For a sub-agent this is what its parent's `delete_sub_agent` does. Other calls, fibers and callbacks
-        of theirs are interrupted; the code that called this goes on, but can write nothing more.
+        For a sub-agent, this is the same as its parent's `delete_sub_agent`. Other calls, fibers and
+        callbacks are interrupted; the caller continues, but can write nothing more.
         """
         await self._parts[SubAgents].destroy()
 
-    # --- what the host calls ---------------------------------------------------------------------
+    # --- the host's interface: see `host.hosted` -------------------------------------------------
 
     @classmethod
     def _first_reads(cls, address: str) -> list[Read]:
@@ -530,29 +529,29 @@ class Agent:
     async def _start(self) -> None:
         parts = self._parts
         try:
-            for load in parts.having("load"):
+            for load in parts.overriding("load"):
                 await load()
             await call_hook(self.on_start)
-            for start in parts.having("start"):
+            for start in parts.overriding("start"):
                 await start()
         except Exception:
-            for failed in parts.having("start_failed"):
+            for failed in parts.overriding("start_failed"):
                 await failed()
             raise
 
     async def _wake(self, source: str) -> None:
-        await self._parts.woken_by(source).wake(source)
+        await self._parts.alarm_owner(source).wake(source)
 
-    async def _set_right(self) -> None:
-        for set_right in self._parts.having("set_right"):
-            await set_right()
+    async def _clock_set_back(self) -> None:
+        for clock_set_back in self._parts.overriding("clock_set_back"):
+            await clock_set_back()
 
-    async def _interrupting(self, cause: str) -> None:
-        for host_stops in self._parts.having("host_stops"):
+    async def _host_stopping(self, cause: str) -> None:
+        for host_stops in self._parts.overriding("host_stops"):
             await host_stops(cause)
 
     def _leave(self, reason: Exception) -> None:
-        for leave in self._parts.having("leave"):
+        for leave in self._parts.overriding("leave"):
             leave(reason)
         this = asyncio.current_task()
         for task in list(self._activation.tasks):
@@ -561,7 +560,7 @@ class Agent:
 
 
 def batteries(agent_class: type[Agent]) -> tuple[Battery, ...]:
-    """Return the batteries of a class of agents, in the order of their parts."""
+    """Return the batteries of an agent class, in the order of their parts."""
     return agent_class._batteries
 
 

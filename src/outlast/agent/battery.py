@@ -1,4 +1,4 @@
-"""A battery: what a feature adds to agents, to the store, to servers and to the command line, as data.
+"""A battery: a feature as data, which extends agents, the store, servers and the command line.
 
 A battery is a folder with a `Battery` value, a part for agents in memory, and a mixin that users see:
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-# Tables, alarms and paths that are there already.
+# Tables, alarms and paths of outlast itself.
 _TAKEN = frozenset({*FOUNDATION.owned, FOUNDATION.name, "agents", "meta"})
 _TAKEN |= {"chat", "rpc", "sub", "submissions"}
 
@@ -60,25 +60,25 @@ class InboxOrigin:
     """Where requests of a chat agent come from, and how they are treated."""
 
     name: str
-    goes_first: bool = False  # before everything that waits
-    is_listed: bool = False  # a submission: looked up by its id, and kept until it is deleted
-    keeps_messages: bool = True  # its messages stay in the conversation if it is not answered
-    is_held: bool = True  # it waits while calls of the last answer are open
+    goes_first: bool = False  # before all queued requests
+    is_listed: bool = False  # a submission: can be looked up by its id, and is kept until deleted
+    keeps_messages: bool = True  # its messages stay in the conversation even if unanswered
+    is_held: bool = True  # it waits while the last answer has pending tool calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Battery:
-    """What one feature adds. Everything but the name and the part is optional."""
+    """One feature. Only the name and the part are required."""
 
     name: str
     part: Callable[[Parts], Part | None]  # None: this agent does not use it, and it costs nothing
     needs: tuple[str, ...] = ()  # names of other batteries, whose parts come first
     schema: Schema | None = None  # its tables
-    first_reads: tuple[Query, ...] = ()  # of the agent's address, read in one go at its start
+    first_reads: tuple[Query, ...] = ()  # by the agent's address, fetched together at its start
     unfinished_work: tuple[Query, ...] = ()  # which agents to wake when a host starts
     origins: tuple[InboxOrigin, ...] = ()
     operators: tuple[str, ...] = ()  # methods that may be called through the admin socket
-    # "package.module:NAME", imported when somebody looks or asks for them:
+    # "package.module:NAME", imported on first use:
     views: str | None = None  # a sequence of `outlast.inspect.battery_views.View`
     commands: str | None = None  # a Typer application
 
@@ -89,7 +89,7 @@ class Battery:
             )
         if self.name in _TAKEN:
             raise ValueError(
-                f"the name of a battery must not be {self.name!r}, which outlast itself uses"
+                f"the name of a battery must not be {self.name!r}, which is reserved; choose another"
             )
         check_path(self.views, f"views of the battery {self.name!r}")
         check_path(self.commands, f"commands of the battery {self.name!r}")
@@ -103,14 +103,14 @@ class Battery:
 class BatteryPart(Part):
     """The part of a battery, with fibers and schedules of its own.
 
-    They are stored under the battery's name: nobody confuses them with those of the agent, and they never
-    reach its `on_fiber_recovered`.
+    They are stored under the battery's name, so they cannot clash with the agent's own, and never reach its
+    `on_fiber_recovered`.
     """
 
     def run_fiber(
         self, name: str, function: FiberFunction[T], input: Any = UNSET
     ) -> FiberHandle[T]:
-        """Start durable work; override `fiber_recovered` to take it up after a crash."""
+        """Start durable work; override `fiber_recovered` to resume it after a crash."""
         return self.parts[Fibers].run(f"{NAMESPACE}:{self.battery}:{name}", function, input)
 
     async def schedule(
@@ -128,7 +128,7 @@ class BatteryPart(Part):
         )
 
     def own_name(self, stored: str) -> str:
-        """Return the name of a fiber of this battery as it was given."""
+        """Return the name that was passed to `run_fiber`."""
         owner = self.parts.owner_of(stored)
         return stored if owner is None else owner[1]
 
@@ -136,9 +136,9 @@ class BatteryPart(Part):
 def batteries_of(
     bases: Iterable[type[Agent]], where: str, *, is_mixin: bool = False
 ) -> tuple[Battery, ...]:
-    """Return the batteries of classes, in the order of what they need, and then of the bases.
+    """Return the batteries of classes, each after the ones it needs, otherwise in the order of the bases.
 
-    A mixin may lack what its battery needs: whoever uses it adds that.
+    A mixin may lack the batteries that its own needs: the class that uses it adds them.
     """
     found: dict[str, Battery] = {}
     for base in bases:

@@ -1,7 +1,8 @@
-"""A commit: writes that become durable together, and what follows once they are.
+"""A commit: writes that become durable together, and their effects in memory.
 
-Every write of an agent passes here. An owner of rows offers one method for one change: it writes its
-operations into a `Commit` and registers with `then` what follows in memory, so neither half can be forgotten.
+Every write of an agent goes through this module. An owner of rows has one method per change: it writes
+operations into a `Commit` and registers the effects in memory with `then`, so that callers cannot forget
+either half.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _open_block: ContextVar[Block | None] = ContextVar("outlast_commit_block", defau
 
 
 class Commit:
-    """Operations of one agent that are written in one transaction, with the effects of its outcome."""
+    """Operations of one agent that are written in one transaction, with effects for either outcome."""
 
     __slots__ = ("_activation", "_operations", "_then", "_undo", "failure")
 
@@ -33,11 +34,11 @@ class Commit:
         self._operations: list[Operation] = []
         self._then: list[Effect] = []
         self._undo: list[Effect] = []
-        self.failure: BaseException | None = None  # why it will never be durable, for `undo`
+        self.failure: BaseException | None = None  # why the commit failed, for `undo` effects
 
     @property
     def operations(self) -> list[Operation]:
-        """What is written so far."""
+        """The operations written so far."""
         return self._operations
 
     def write(self, *operations: Operation) -> None:
@@ -45,20 +46,20 @@ class Commit:
         self._operations += operations
 
     def then(self, effect: Effect) -> None:
-        """Run this once the commit is durable, in the order of registration, even if nobody waits."""
+        """Run `effect` once the commit is durable. Effects run in order, even if nothing awaits it."""
         self._then.append(effect)
 
     def undo(self, effect: Effect) -> None:
-        """Run this, the last one first, if the commit will never be durable."""
+        """Run `effect` if the commit fails. Effects run in reverse order."""
         self._undo.append(effect)
 
     def follow(self, other: Commit) -> None:
-        """Take over the effects of a commit whose operations this one has."""
+        """Adopt the effects of a commit whose operations this one contains."""
         self._then += other._then
         self._undo += other._undo
 
     def submit(self) -> asyncio.Future[tuple[int, ...]]:
-        """Hand the commit over now. Await the result for the rows that each operation touched."""
+        """Submit the commit without waiting. The future resolves to the rows that each operation touched."""
         try:
             outcome = self._activation.submit(self._operations)
         except BaseException as failure:
@@ -68,14 +69,14 @@ class Commit:
         return outcome
 
     async def stored(self) -> tuple[int, ...] | None:
-        """Hand the commit over and wait until it is durable.
+        """Submit the commit and wait until it is durable.
 
-        The part of an open `commit()` block returns None at once: the end of the block makes it durable.
+        Inside an open `commit()` block this returns None at once: the end of the block makes it durable.
         """
         return await self.submit()
 
     def conclude(self, outcome: asyncio.Future[tuple[int, ...]]) -> None:
-        """Run the effects of a known outcome: its own, or that of the commit it was written with."""
+        """Run the effects for an outcome: of this commit, or of the commit that contained it."""
         failure = outcome.exception()
         if failure is None:
             self._durable()
@@ -87,14 +88,14 @@ class Commit:
             effect()
 
     def give_up(self, error: BaseException) -> None:
-        """Run the effects of a commit that will never be durable."""
+        """Run the `undo` effects: the commit failed."""
         self.failure = error
         for effect in reversed(self._undo):
             effect()
 
 
 class Block(Commit):
-    """`async with agent.commit():` everything written inside is committed together, or not at all."""
+    """`async with agent.commit():` all writes inside are committed together, or none of them."""
 
     __slots__ = ("_commits", "_outcome", "_token", "_used", "_views", "is_open", "joins", "outer")
 
@@ -102,27 +103,25 @@ class Block(Commit):
         super().__init__(commits.activation)
         self._commits = commits
         self._token: Token[Block | None] | None = None
-        self._outcome: Outcome | None = None  # made when somebody wants to wait
+        self._outcome: Outcome | None = None  # created on the first `submit`
         self._used = False
         self._views: dict[object, Any] = {}
-        self.outer: Block | None = None  # an open block further out: of this agent, or of another
-        self.joins: Block | None = (
-            None  # an open block of this same agent, which this one is part of
-        )
+        self.outer: Block | None = None  # the surrounding open block, of any agent
+        self.joins: Block | None = None  # the surrounding open block of this agent, which commits
         self.is_open = False
 
     def belongs_to(self, commits: Commits) -> bool:
         return self.is_open and self._commits is commits
 
     def view(self, owner: object, make: Callable[[], T]) -> T:
-        """Return what an owner's rows are as the code inside the block must see them."""
+        """Return an owner's view of its uncommitted rows, for code inside the block."""
         found = self._views.get(owner)
         if found is None:
             found = self._views[owner] = make()
         return cast(T, found)
 
     def submit(self) -> asyncio.Future[tuple[int, ...]]:
-        """Return the outcome of the block, which its end decides: one for everybody who waits."""
+        """Return the outcome of the block, one future for all waiters. The end of the block resolves it."""
         if self._outcome is None:
             self._outcome = Outcome(loop=asyncio.get_running_loop())
             self._outcome.add_done_callback(lambda future: future.exception())
@@ -133,7 +132,7 @@ class Block(Commit):
 
     async def __aenter__(self) -> Self:
         if self._used:
-            raise RuntimeError("a commit() block is used once; call commit() again")
+            raise RuntimeError("a commit() block must be used only once; call commit() again")
         self._used = True
         self.outer = _open_block.get()
         self.joins = self._commits.current()
@@ -168,13 +167,13 @@ class Block(Commit):
     def give_up(self, error: BaseException) -> None:
         super().give_up(error)
         if self._outcome is not None and not self._outcome.done():
-            reason = CommitFailed(f"the commit block that this belonged to was given up: {error!r}")
+            reason = CommitFailed(f"the surrounding commit() block was rolled back: {error!r}")
             reason.__cause__ = error
             self._outcome.set_exception(reason)
 
 
 class Commits:
-    """How the parts of one agent write."""
+    """Opens the commits of one agent."""
 
     def __init__(self, activation: Activation) -> None:
         self.activation = activation
@@ -184,45 +183,44 @@ class Commits:
         return Block(self)
 
     def current(self) -> Block | None:
-        """Return the open block of this agent around the running code, if there is one."""
+        """Return the open block of this agent around the running code, or None."""
         block = _open_block.get()
         while block is not None and not block.belongs_to(self):
             block = block.outer
         return block
 
     def new(self) -> Commit:
-        """Return a commit of its own, whatever block is open."""
+        """Return a new commit, outside any open block."""
         return Commit(self.activation)
 
-    def joining(self) -> Commit:
-        """Return the open block around the running code, or else a commit of its own."""
+    def current_or_new(self) -> Commit:
+        """Return the open block around the running code, or else a new commit."""
         return self.current() or self.new()
 
-    def hand_over(
+    def submit(
         self, operations: list[Operation], then: Effect | None = None
     ) -> asyncio.Future[tuple[int, ...]]:
-        """Queue these writes now, in the open block if there is one. Await the result for the outcome."""
-        commit = self._filled(operations, then)
-        return commit.submit()
+        """Submit writes without waiting, in the open block if there is one; await the outcome."""
+        return self._filled(operations, then).submit()
 
     async def write(
         self, operations: list[Operation], then: Effect | None = None
     ) -> tuple[int, ...] | None:
-        """Write, and return what each operation touched once that is durable; None in an open block."""
+        """Write durably and return the rows that each operation touched; None in an open block."""
         return await self._filled(operations, then).stored()
 
     def _filled(self, operations: list[Operation], then: Effect | None) -> Commit:
-        commit = self.joining()
+        commit = self.current_or_new()
         commit.write(*operations)
         if then is not None:
             commit.then(then)
         return commit
 
     def commit(self, operations: list[Operation]) -> asyncio.Future[tuple[int, ...]]:
-        """Hand over a commit of its own, whatever block is open; await its outcome."""
+        """Submit a new commit, outside any open block; await its outcome."""
         return self.activation.submit(operations)
 
 
 def leave_blocks() -> None:
-    """Detach the running code from every open block: it outlives the code that started it."""
+    """Detach the running code from all open blocks, because it outlives them."""
     _open_block.set(None)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class FiberEvent(Event):
-    """What every event of a fiber tells."""
+    """Fields of every fiber event."""
 
     channel = "fiber"
     fiber_id: str
@@ -22,20 +22,20 @@ class FiberEvent(Event):
 
 
 class FiberRunStarted(FiberEvent):
-    """Its row is durable and its function is about to be called. One of the next four follows."""
+    """The row is durable and the function is about to be called. One of the next four events follows."""
 
     name = "fiber:run:started"
 
 
 class FiberRunCompleted(FiberEvent):
-    """Its function has returned, and that is durable."""
+    """The function returned, and that is durable."""
 
     name = "fiber:run:completed"
     elapsed_ms: int
 
 
 class FiberRunFailed(FiberEvent):
-    """Its function has raised, and that is durable."""
+    """The function raised, and that is durable."""
 
     name = "fiber:run:failed"
     severity = "error"
@@ -43,13 +43,13 @@ class FiberRunFailed(FiberEvent):
 
 
 class FiberRunAborted(FiberEvent):
-    """It was cancelled by its user, and that is durable."""
+    """The user cancelled the fiber, and that is durable."""
 
     name = "fiber:run:aborted"
 
 
 class FiberRunInterrupted(FiberEvent):
-    """It was `left` by this activation for a later one, or found `orphaned` by an earlier one."""
+    """This activation `left` the fiber to a later one, or found it `orphaned` by an earlier one."""
 
     name = "fiber:run:interrupted"
     severity = "warning"
@@ -57,26 +57,26 @@ class FiberRunInterrupted(FiberEvent):
 
 
 class FiberRecoveryDetected(FiberEvent):
-    """A row that nobody runs was found."""
+    """Recovery found the row of a fiber that is not running."""
 
     name = "fiber:recovery:detected"
 
 
 class FiberRecoveryAttempt(FiberEvent):
-    """It is about to be handed to the recovery hook."""
+    """The recovery hook is about to be called."""
 
     name = "fiber:recovery:attempt"
 
 
 class FiberRecoveryHandled(FiberEvent):
-    """It was resumed, replaced or settled, and that is durable."""
+    """The fiber was resumed, replaced or settled, and that is durable."""
 
     name = "fiber:recovery:handled"
     status: Literal["managed", "user"]
 
 
 class FiberRecoverySkipped(FiberEvent):
-    """It was dropped (`max_age_exceeded`, `max_attempts_exceeded`), or put off (`scan_deadline_exceeded`)."""
+    """The fiber was dropped (`max_…_exceeded`), or left to a later scan (`scan_deadline_exceeded`)."""
 
     name = "fiber:recovery:skipped"
     severity = "warning"
@@ -84,7 +84,7 @@ class FiberRecoverySkipped(FiberEvent):
 
 
 class FiberRecoveryFailed(FiberEvent):
-    """The recovery hook has raised."""
+    """The recovery hook raised."""
 
     name = "fiber:recovery:failed"
     severity = "error"
@@ -96,7 +96,7 @@ class FiberRecoveryFailed(FiberEvent):
 
 
 class ScheduleEvent(Event):
-    """What an event of a schedule tells."""
+    """Fields of every schedule event."""
 
     channel = "schedule"
     schedule_id: str
@@ -105,26 +105,26 @@ class ScheduleEvent(Event):
 
 
 class ScheduleCreated(ScheduleEvent):
-    """It is durable."""
+    """The schedule is durable."""
 
     name = "schedule:create"
 
 
 class ScheduleCancelled(ScheduleEvent):
-    """It was removed before its time; an execution under way goes on."""
+    """The schedule was deleted before its time; a running callback continues."""
 
     name = "schedule:cancel"
 
 
 class ScheduleStarted(ScheduleEvent):
-    """Its callback is about to be called, for the first time (1) or again."""
+    """The callback is about to be called; `attempt` is 1 the first time."""
 
     name = "schedule:execute"
     attempt: int
 
 
 class ScheduleRetried(ScheduleEvent):
-    """An attempt has raised, and another one follows."""
+    """An attempt raised, and another follows."""
 
     name = "schedule:retry"
     severity = "warning"
@@ -133,14 +133,14 @@ class ScheduleRetried(ScheduleEvent):
 
 
 class ScheduleCompleted(ScheduleEvent):
-    """Its callback has returned; `elapsed_ms` counts from the first attempt."""
+    """The callback returned; `elapsed_ms` counts from the first attempt."""
 
     name = "schedule:complete"
     elapsed_ms: int
 
 
 class ScheduleFailed(ScheduleEvent):
-    """Its last attempt has raised, or it could not be called at all (0 attempts)."""
+    """The last attempt raised, or the callback could not be called at all (0 attempts)."""
 
     name = "schedule:error"
     severity = "error"
@@ -149,7 +149,7 @@ class ScheduleFailed(ScheduleEvent):
 
 
 class ScheduleDuplicates(Event):
-    """So many one-shots of one callback are due at once that it looks like a mistake."""
+    """Many one-shot schedules of one callback are due at once, which is probably a mistake."""
 
     name = "schedule:duplicate_warning"
     channel = "schedule"
@@ -176,19 +176,19 @@ class SubAgentEvent(Event):
 
 
 class SubAgentCreated(SubAgentEvent):
-    """It exists from now on, and that is durable."""
+    """The sub-agent was created, and that is durable."""
 
     name = "sub_agent:created"
 
 
 class SubAgentDeleted(SubAgentEvent):
-    """It and everything that it had stored are gone."""
+    """The sub-agent and all its rows were deleted."""
 
     name = "sub_agent:deleted"
 
 
 class SubAgentAborted(SubAgentEvent):
-    """Its work was stopped; what it had stored is kept."""
+    """The sub-agent was stopped; its rows are kept."""
 
     name = "sub_agent:aborted"
 
@@ -197,7 +197,7 @@ class SubAgentAborted(SubAgentEvent):
 
 
 class BatteryFailed(Event):
-    """A battery raised an exception where that must not fail the agent; it contributes nothing there."""
+    """A battery raised where that must not fail the agent. Its contribution is skipped."""
 
     name = "battery:failed"
     channel = "battery"

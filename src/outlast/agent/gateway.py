@@ -1,7 +1,6 @@
-"""What servers, inspectors and commands ask of the batteries of an agent, and of its class.
+"""The interface of servers, inspectors and commands to the batteries of an agent or of its class.
 
-A battery that raises in a greeting or a frame harms nobody else: the error is logged, and the others are
-asked.
+An exception of a battery in a greeting or a frame is logged and does not affect the others.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from outlast.agent.part import Part, report_failure
 
 
 def batteries(agent_class: type[Any]) -> tuple[Battery, ...]:
-    """Return the batteries of a class of agents, in the order of their parts."""
+    """Return the batteries of an agent class, in the order of their parts."""
     return agent_class._batteries if issubclass(agent_class, Agent) else ()
 
 
 def part_order(agent_class: type[Any]) -> list[str]:
-    """Return the names of the parts of a class, in order; those of batteries by the battery's name."""
+    """Return the names of the parts of a class, in order; the part of a battery has the battery's name."""
     if not issubclass(agent_class, Agent):
         return []
     own = [make.__qualname__.partition(".")[0] for make in agent_class._part_types]
@@ -30,7 +29,7 @@ def part_order(agent_class: type[Any]) -> list[str]:
 def greetings(agent: Agent) -> list[str]:
     """Return the frames for a connection that joins."""
     found: list[str] = []
-    for greeting in parts_of(agent).having("greeting"):
+    for greeting in parts_of(agent).overriding("greeting"):
         try:
             found += greeting()
         except Exception as error:
@@ -39,8 +38,8 @@ def greetings(agent: Agent) -> list[str]:
 
 
 async def handle_frame(agent: Agent, connection: Any, frame: dict[str, Any]) -> bool:
-    """Offer a frame to the parts, one after another. False: it is nobody's."""
-    for handle in parts_of(agent).having("frame"):
+    """Offer a frame to each part in order. False if none of them handles it."""
+    for handle in parts_of(agent).overriding("frame"):
         try:
             if await handle(connection, frame):
                 return True
@@ -52,6 +51,6 @@ async def handle_frame(agent: Agent, connection: Any, frame: dict[str, Any]) -> 
 
 
 async def handle_request(agent: Agent, request: Any, rest: Sequence[str]) -> Any:
-    """Have the battery that is named first in the path answer. None: there is none, or it does not."""
+    """Return the response of the battery that the path starts with, or None if it has none."""
     part = parts_of(agent).of_battery(rest[0]) if rest else None
     return None if part is None else await part.request(request, "/".join(rest[1:]))

@@ -20,7 +20,7 @@ class Lease:
         activation.hold()
 
     def release(self) -> None:
-        """Let go. Again: nothing."""
+        """Release the lease. Idempotent."""
         if not self._released:
             self._released = True
             self._activation.release()
@@ -51,6 +51,6 @@ class Lease:
 async def keep_alive_while(
     activation: Activation, work: Awaitable[T] | Callable[[], Awaitable[T]]
 ) -> T:
-    """Await `work` under a lease; its value or its exception passes through."""
+    """Await `work` under a lease, and return its value."""
     with Lease(activation):
         return await (work() if callable(work) else work)

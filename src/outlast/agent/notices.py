@@ -1,4 +1,4 @@
-"""What the connections of any agent are told."""
+"""The notices that any agent sends to its connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from outlast.host.notices import Notice
 
 @dataclass(frozen=True, slots=True)
 class StateChanged(Notice):
-    """A new state is durable. `source` is the connection that has set it, or `server`."""
+    """A new state is durable. `source` is the connection that set it, or `server`."""
 
     state: str  # JSON
     source: object
@@ -18,7 +18,7 @@ class StateChanged(Notice):
 
 @dataclass(frozen=True, slots=True)
 class Broadcast(Notice):
-    """What the agent's own code sends to its connections."""
+    """A message from the agent's own code."""
 
     text: str
-    without: Collection[str] = ()  # ids of connections that do not get it
+    without: Collection[str] = ()  # ids of connections to skip

@@ -1,8 +1,8 @@
-"""A part: one concern of one agent in memory; and the parts that an agent is made of.
+"""Parts: an agent is an ordered list of them, and each is one concern of the agent in memory.
 
-An agent is a list of parts in a fixed order. A part knows its own rows, and the parts before it in the list,
-by their type: `parts[Inbox]`. What happens to the agent (it starts, its alarm is due, the host stops, a
-client joins) is a loop over the list. A part that has nothing to say to a moment is not asked.
+A part knows its own rows, and the parts before it in the list, by type: `parts[Inbox]`. Each moment of the
+agent (it starts, its alarm is due, the host stops, a client joins) is a loop over the parts that override the
+method of that moment.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ P = TypeVar("P", bound="Part")
 
 
 def moment(function: F) -> F:
-    """Mark a method of a base class that does nothing: parts that do not override it are not called."""
+    """Mark a method of a base class as a no-op that is called only on parts that override it."""
     function.__default__ = function  # type: ignore[attr-defined]
     return function
 
 
 class Part:
-    """One concern of one agent. Every method does nothing by default."""
+    """One concern of one agent. Every method is a no-op by default."""
 
-    first_reads: ClassVar[tuple[Query, ...]] = ()  # of the agent's address, read in one go at start
+    first_reads: ClassVar[
+        tuple[Query, ...]
+    ] = ()  # by the agent's address, fetched together at start
     alarms: ClassVar[tuple[str, ...]] = ()  # the sources of its alarms; a battery's are `name:…`
 
     battery: str | None = None  # the name of the battery that it belongs to
@@ -52,35 +54,35 @@ class Part:
 
     @moment
     async def load(self) -> None:
-        """Read what is needed, before `on_start`. A part that the agent does not use reads nothing."""
+        """Read the part's rows, before `on_start`. An unused part must read nothing."""
 
     @moment
     async def start(self) -> None:
-        """Take up unfinished work, after `on_start`."""
+        """Resume unfinished work, after `on_start`."""
 
     @moment
     async def start_failed(self) -> None:
-        """An exception ended the start: that is not a crash."""
+        """An exception ended the start, which does not count as a crash."""
 
     @moment
     async def wake(self, source: str) -> None:
-        """An alarm of this part is due. Its row must have been moved or removed when this returns."""
+        """Handle a due alarm of this part. On return, its row must have been moved or removed."""
 
     @moment
-    async def set_right(self) -> None:
-        """The clock may have gone back: bring nearer what would wait for too long."""
+    async def clock_set_back(self) -> None:
+        """The clock may have been set back: move alarms that are now too far in the future."""
 
     @moment
     async def host_stops(self, cause: str) -> None:
-        """The host is about to stop: note what that interrupts."""
+        """The host is about to stop: record what that interrupts."""
 
     @moment
     def leave(self, reason: Exception) -> None:
-        """This activation is over; everybody who waits here must be released."""
+        """This activation is over: release every waiter."""
 
     @moment
     async def fiber_recovered(self, fiber: Any) -> Any:
-        """A fiber of this part's battery was interrupted: as `Agent.on_fiber_recovered`."""
+        """Recover an interrupted fiber of this part's battery, as `Agent.on_fiber_recovered` does."""
         return None
 
     # --- clients ---------------------------------------------------------------------------------
@@ -92,35 +94,35 @@ class Part:
 
     @moment
     async def frame(self, connection: Any, frame: dict[str, Any]) -> bool:
-        """Handle a frame of a client whose type is not part of the protocol. False: it is not ours."""
+        """Handle a client frame whose type is not part of the protocol. False if it is another part's."""
         return False
 
     @moment
     async def request(self, request: Any, rest: str) -> Any:
-        """Answer an HTTP request below the path of this part's battery. None: there is no such page."""
+        """Answer an HTTP request below the path of this part's battery. None if no such page exists."""
         return None
 
 
 class Layout:
-    """Which kinds of parts an agent has, in order, and which of them take part in what.
+    """The classes of an agent's parts, in order, and which of them override which method.
 
-    It is the same for all agents of a class that have the same parts, and made once for them.
+    All agents of a class that have the same parts share one layout.
     """
 
     def __init__(self, kinds: tuple[type[Part], ...]) -> None:
         self.places = {kind: place for place, kind in enumerate(kinds)}
         self._kinds = kinds
-        self._having: dict[str, tuple[int, ...]] = {}
+        self._overriding: dict[str, tuple[int, ...]] = {}
 
-    def having(self, name: str) -> tuple[int, ...]:
-        """Return the places of the parts that have a method of this name of their own."""
-        found = self._having.get(name)
+    def overriding(self, name: str) -> tuple[int, ...]:
+        """Return the places of the parts that override the method of this name."""
+        found = self._overriding.get(name)
         if found is None:
             methods = ((place, getattr(kind, name, None)) for kind, place in self.places.items())
             found = tuple(
                 place for place, each in methods if isfunction(each) and is_overridden(each)
             )
-            self._having[name] = found
+            self._overriding[name] = found
         return found
 
 
@@ -137,7 +139,7 @@ class Parts:
         self._layout = Layout(())
 
     def add(self, part: Part | None, battery: str | None = None) -> None:
-        """Add a part behind those that it needs; None: this agent does not use it."""
+        """Add a part after the ones it needs. None means that this agent does not use it."""
         if part is not None:
             if battery is not None:
                 self._check_kind(type(part))
@@ -148,11 +150,11 @@ class Parts:
         if any(type(part) is kind for part in self._all):
             raise TypeError(
                 f"{type(self.agent).__name__} has two parts of the class {kind.__name__}; derive a class"
-                f" for each battery that uses it"
+                f" for each battery"
             )
 
     def complete(self, layouts: dict[tuple[type[Part], ...], Layout]) -> None:
-        """All parts are there. `layouts` are those of the agent's class."""
+        """Set the layout once all parts are added; `layouts` caches those of the agent's class."""
         kinds = tuple(map(type, self._all))
         layout = layouts.get(kinds)
         if layout is None:
@@ -176,15 +178,14 @@ class Parts:
     def __iter__(self) -> Iterator[Part]:
         return iter(self._all)
 
-    def having(self, name: str) -> list[MethodType]:
-        """Return the methods of this name of the parts that have one of their own, in order."""
-        return [getattr(self._all[place], name) for place in self._layout.having(name)]
+    def overriding(self, name: str) -> list[MethodType]:
+        """Return the bound methods of the parts that override this name, in order."""
+        return [getattr(self._all[place], name) for place in self._layout.overriding(name)]
 
     def owner_of(self, name: str) -> tuple[Part, str] | None:
-        """Return the part that a stored name belongs to, and the name as that part knows it.
+        """Return the part that owns a stored name, and the name within that part.
 
-        None: it is a name of the agent's own. A name of a battery that the agent does not use raises
-        `LookupError`.
+        None if the agent itself owns it. Raises `LookupError` if the agent does not use the battery.
         """
         match name.split(":", 2):
             case [mark, battery, own] if mark == NAMESPACE:
@@ -203,12 +204,12 @@ class Parts:
         return next((part for part in self._all if part.battery == name), None)
 
     def join(self, name: str, commit: Commit, *details: Any) -> list[Any]:
-        """Let the parts add to a commit, each with its method of this name. Returns their results.
+        """Call the method of this name of each part, which may add to the commit. Returns the results.
 
-        A battery that raises adds nothing, and harms nobody else: its error is reported.
+        A battery that raises adds nothing; its exception is reported and does not affect the others.
         """
         results = []
-        for place in self._layout.having(name):
+        for place in self._layout.overriding(name):
             part = self._all[place]
             method = getattr(part, name)
             if part.battery is None:
@@ -230,8 +231,8 @@ class Parts:
         commit.follow(own)
         return result
 
-    def woken_by(self, source: str) -> Part:
-        """Return the part whose alarm this is."""
+    def alarm_owner(self, source: str) -> Part:
+        """Return the part that owns the alarms of a source."""
         namespace = source.partition(":")[0]
         for part in self._all:
             if source in part.alarms or part.battery == namespace:
@@ -240,7 +241,7 @@ class Parts:
 
 
 def report_failure(part: Part, what: str, error: Exception) -> None:
-    """Log and emit an error of a part that must not fail the agent."""
+    """Log and emit an exception of a part that must not fail the agent."""
     name = part.battery or type(part).__name__
     logger.error("%s: %s of %s failed", part.address, what, name, exc_info=error)
     part.activation.events.emit(BatteryFailed, part.address, name, described(error))

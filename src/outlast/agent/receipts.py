@@ -1,6 +1,6 @@
-"""Receipts: the record that some work was done, and what came of it, in the commit of its effect.
+"""Receipts: a record that some work was done, with its result, in the same commit as its effect.
 
-A tool of a battery is re-run after a crash. It finds its receipt and returns what it had returned:
+A tool of a battery that runs again after a crash finds its receipt, and returns the recorded result:
 
 ```python
 from outlast import Agent, Host
@@ -44,7 +44,7 @@ _WRITE = Statement.same(
     expect=True,
 )
 _FIND = Query.same("SELECT value FROM receipts WHERE agent = ? AND scope = ? AND key = ?")
-# A turn that has not ended may run its tools again, however long ago they ran first.
+# An unfinished turn may run its tools again, however long ago they first ran.
 _EXPIRE = BulkStatement.same(
     "receipts expire",
     """
@@ -56,12 +56,12 @@ _EXPIRE = BulkStatement.same(
 
 
 class Receipt:
-    """Of one piece of work. Set `value` to what came of it, which must be JSON."""
+    """The receipt of one piece of work. Set `value` to its result, which must be JSON."""
 
     __slots__ = ("found", "value")
 
     def __init__(self, *, found: bool, value: Any = None) -> None:
-        self.found = found  # it was done before
+        self.found = found  # the work was done before
         self.value = value
 
 
@@ -70,14 +70,14 @@ class Receipts(Part):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._blocks: dict[tuple[str, str], Block] = {}  # in which work is being done, by its key
+        self._blocks: dict[tuple[str, str], Block] = {}  # open blocks, by scope and key
 
     @asynccontextmanager
     async def once(self, scope: str, key: str) -> AsyncIterator[Receipt]:
-        """Do the work of a key at most once: everything that is written inside is one commit with it.
+        """Do the work of a key at most once: the writes inside and the receipt are one commit.
 
-        Joins the open `commit()` block, if there is one. The block is given up if the code inside raises.
-        Whoever comes with the same key meanwhile waits for the end of the block.
+        Joins the open `commit()` block, if there is one. If the code inside raises, the block is rolled
+        back. A second caller with the same key waits for the end of the block.
         """
         async with self.commits.block():
             block = self.commits.current()
@@ -99,7 +99,7 @@ class Receipts(Part):
             block.write((_WRITE, (self.address, scope, key, value, now)))
 
     async def _begin(self, block: Block, work: tuple[str, str]) -> None:
-        """Wait until no other block does this work, and have the others wait for this one."""
+        """Wait until no other block does this work, then make later callers wait for this block."""
         while (other := self._blocks.get(work)) is not None and other is not block:
             await asyncio.wait({other.submit()})
 

@@ -1,8 +1,8 @@
-"""What the network may call: methods marked with `@rpc`, and nothing else.
+"""Remote calls: the network may call methods marked with `@rpc`, and no others.
 
-Code in the same process reaches every public async method through a stub, with any arguments. What comes
-over a wire, from a browser or from another host, is checked here: the method is marked, and arguments
-and results are strict JSON, so that they mean the same on both ends.
+Code in the same process can call every public async method through a stub, with any arguments. A call from a
+browser or another host is checked here: the method must be marked, and arguments and results must be strict
+JSON, so that they mean the same on both ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Final:
-    """The last thing that a streaming method yields, if its call is to have a value besides its items.
+    """The last item of a streaming method, if the call should have a value besides its items.
 
     ```python
     from outlast import Agent, Final, rpc
@@ -62,21 +62,21 @@ def rpc(method: F) -> F:
             for n in range(to):
                 yield n
 
-        async def reset(self) -> None:               # only code in this process may
+        async def reset(self) -> None:               # only code in this process may call it
             await self.storage.delete("total")
     ```
     """
     name = getattr(method, "__name__", repr(method))
     if not (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)):
-        raise TypeError(f"@rpc marks an async method; make {name} async")
+        raise TypeError(f"an @rpc method must be async; make {name} async")
     if name.startswith("_"):
-        raise TypeError(f"@rpc marks what the network may call, and {name} is private; rename it")
+        raise TypeError(f"an @rpc method must be public, but {name} is private; rename it")
     setattr(method, _MARK, True)
     return method
 
 
 def rpc_methods(agent_class: type) -> dict[str, Callable[..., Any]]:
-    """What the network may call of a class, by name. An override counts only if it is marked too."""
+    """Return the `@rpc` methods of a class, by name. An override must be marked as well."""
     found = {}
     for name in dir(agent_class):
         method = inspect.getattr_static(agent_class, name)
@@ -85,20 +85,19 @@ def rpc_methods(agent_class: type) -> dict[str, Callable[..., Any]]:
     return found
 
 
-async def answers(agent: object, name: str, arguments: str) -> AsyncIterator[str]:
-    """Call a marked method with arguments that came as JSON, and give its results as JSON.
+async def call_method(agent: object, name: str, arguments: str) -> AsyncIterator[str]:
+    """Call a marked method with JSON arguments, and yield its results as JSON.
 
-    One result for a coroutine; for an async generator each that it yields. `RpcRefused` when there is no
-    such method or the arguments do not fit it; what the method itself raises passes through.
+    A coroutine has one result, an async generator one per item. Raises `RpcRefused` if the method does not
+    exist or the arguments do not fit; exceptions of the method itself propagate.
     """
     kind = type(agent)
     method = rpc_methods(kind).get(name)
     if method is None:
         raise RpcRefused(
-            f"{kind.__name__} has no method {name!r} that can be called from outside;"
-            f" such methods are marked with @rpc"
+            f"{kind.__name__} has no remote method {name!r}; remote methods must be marked with @rpc"
         )
-    call = getattr(agent, name)(*_fitting(agent, method, arguments))
+    call = getattr(agent, name)(*_decoded_arguments(agent, method, arguments))
     what = f"the result of {kind.__name__}.{name}"
     if inspect.isasyncgen(call):
         async with aclosing(call) as results:
@@ -111,14 +110,14 @@ async def answers(agent: object, name: str, arguments: str) -> AsyncIterator[str
         yield json.encode(await call, what)
 
 
-def _fitting(agent: object, method: Callable[..., Any], text: str) -> list[Any]:
+def _decoded_arguments(agent: object, method: Callable[..., Any], text: str) -> list[Any]:
     where = method.__qualname__
     try:
         arguments = json.decode(text)
     except ValueError as error:
-        raise RpcRefused(f"{where}: the arguments are not JSON: {error}") from None
+        raise RpcRefused(f"{where}: arguments must be JSON: {error}") from None
     if not isinstance(arguments, list):
-        raise RpcRefused(f"{where}: the arguments are a JSON array, not {text[:100]}")
+        raise RpcRefused(f"{where}: arguments must be a JSON array, got {text[:100]}")
     try:
         inspect.signature(method).bind(agent, *arguments)
     except TypeError as error:

@@ -40,8 +40,8 @@ from outlast.store.operations import Argument
 logger = logging.getLogger("outlast.chat")
 
 STOPPED = "its caller stopped it"
-MOST_LISTED = 100
-MOST_DELETED = 500
+MAX_LISTED = 100
+MAX_DELETED = 500
 ENDED: tuple[SubmissionStatus, ...] = ("completed", "error", "aborted", "skipped", "interrupted")
 
 
@@ -377,7 +377,7 @@ class Admission(ChatPart):
     async def list(
         self, status: SubmissionStatus | Iterable[SubmissionStatus] | None, limit: int
     ) -> list[Submission]:
-        _check_limit(limit, MOST_LISTED)
+        _check_limit(limit, MAX_LISTED)
         wanted = _statuses(status)
         if status is not None and not wanted:
             return []
@@ -394,7 +394,7 @@ class Admission(ChatPart):
         limit: int,
     ) -> int:
         """Delete submissions that have ended, whatever else was asked for."""
-        _check_limit(limit, MOST_DELETED)
+        _check_limit(limit, MAX_DELETED)
         wanted = ENDED if status is None else _statuses(status)
         outcomes = [each for each in wanted if each in ENDED]
         if not outcomes:

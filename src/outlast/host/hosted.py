@@ -20,7 +20,7 @@ class Hosted(Protocol):
     sub_agents: ClassVar[Sequence[type[Any]]]  # the classes of its sub-agents
 
     @staticmethod
-    def _sleepers(store: Store, now: int) -> AsyncIterator[str]:
+    def _agents_with_distant_alarms(store: Store, now: int) -> AsyncIterator[str]:
         """Yield the addresses of agents whose alarms may be too late, because the clock was set back."""
         ...
 
@@ -42,11 +42,11 @@ class Hosted(Protocol):
         """Handle a due alarm. On return, its row must have been moved or removed."""
         ...
 
-    async def _set_right(self) -> None:
+    async def _clock_set_back(self) -> None:
         """Correct alarms that are too late because the clock was set back."""
         ...
 
-    async def _interrupting(self, cause: str) -> None:
+    async def _host_stopping(self, cause: str) -> None:
         """The host is about to stop: record the cause for the process that resumes the running work."""
         ...
 

@@ -29,7 +29,7 @@ async def offline(url: str | None) -> AsyncIterator[Offline]:
 
     On PostgreSQL it writes next to a host, which the fence makes safe.
     """
-    store = await open_store(url, StoreOptions(is_beside=True))
+    store = await open_store(url, StoreOptions(is_lockless=True))
     try:
         yield Offline(store)
     finally:

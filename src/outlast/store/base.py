@@ -1,4 +1,4 @@
-"""The queue in front of the engines, and what both of them do with it."""
+"""The base class of both engines: the queue of batches, outcomes, reads and statistics."""
 
 from __future__ import annotations
 
@@ -43,46 +43,46 @@ logger = logging.getLogger("outlast.store")
 Row = tuple[Any, ...]
 
 MEBIBYTE = 1024 * 1024
-MOST_REASONS = 20  # that are logged in one outage
+MAX_REASONS = 20  # logged per outage
 
 
 @dataclass(slots=True)
 class Outage:
-    """A time in which the engine does not answer."""
+    """A period in which the engine does not answer."""
 
     since: float  # on the loop's clock
-    reasons: set[str] = field(default_factory=set)  # that were logged
+    reasons: set[str] = field(default_factory=set)  # already logged
 
 
 class CommitProbe(Protocol):
-    """Told of the two moments of a commit between which a process can die. For tests."""
+    """Called before and after each COMMIT, so that tests can crash at either point."""
 
     def before_commit(self, batches: Sequence[Batch]) -> None: ...
 
     def after_commit(self, batches: Sequence[Batch]) -> None:
-        """COMMIT has returned; nobody who waits has been told yet."""
+        """COMMIT has returned; no outcome is resolved yet."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Settings of a store that both engines have."""
+    """Settings that both engines have."""
 
     max_value_bytes: int = 64 * MEBIBYTE
     max_group: int = 1000  # batches in one transaction
     max_group_bytes: int = MEBIBYTE  # a larger batch gets a transaction of its own
     probe: CommitProbe | None = None
-    # PostgreSQL: one server at a time writes in a schema. Processes that say the same here are one, and
-    # do not keep one another out.
+    # PostgreSQL: only one server at a time may write in a schema. Processes with the same value are one
+    # server, and do not exclude each other.
     server: str | None = None
-    is_beside: bool = False  # PostgreSQL: it takes no lock, and writes under the fence alone
+    is_lockless: bool = False  # PostgreSQL: takes no lock, and relies on the fence alone
 
 
 class Store(ABC):
-    """Durable rows. `submit` hands a batch over, `fetch` reads; see the package's essay."""
+    """Durable rows. `submit` queues a batch, `fetch` reads; see the package docstring."""
 
     engine: str
-    identity: str  # what all who open the same store know it by; no secrets
+    identity: str  # the same in every process that opens this store; contains no secrets
 
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
@@ -91,30 +91,30 @@ class Store(ABC):
         self._queue_bytes = 0
         self._reads = 0
         self._closing = False
-        self._on_timer = False  # it does nothing but wait to try again
+        self._on_timer = False  # it only waits for its next retry
         self._closed: Exception | None = None
-        self._refusing: StoreError | None = None  # why nothing is stored any more, until a restart
+        self._refusing: StoreError | None = None  # why nothing is stored until a restart
         self._commits = 0
         self._batches = 0
         self._refused = 0
         self._failed = 0
         self._largest_group = 0
         self._latencies: deque[float] = deque(maxlen=1000)
-        self._outages: dict[str, Outage] = {}  # by what does not work: commits, reads
+        self._outages: dict[str, Outage] = {}  # of "commits" and of "reads"
 
     # --- writing ---------------------------------------------------------------------------------
 
     def submit(self, fence: Fence, operations: list[Operation]) -> Outcome:
-        """Hand a batch over, now and without waiting; await the outcome to know how it ended.
+        """Queue a batch without waiting; await the outcome to learn how it ended.
 
-        The outcome is the number of rows that each operation touched (-1: committed, not known),
-        or raises: `OwnershipLost`, `CommitRefused`, `CommitFailed` or another `StoreError`.
+        The outcome is the number of rows that each operation touched (-1: committed, number unknown), or
+        raises `OwnershipLost`, `CommitRefused`, `CommitFailed` or another `StoreError`.
         """
         self._check_open()
         if fence.closed is not None:
             raise again(fence.closed)
         size = size_of(operations)
-        if size * 4 > self.options.max_value_bytes:  # a character is up to four bytes
+        if size * 4 > self.options.max_value_bytes:  # a character takes up to four bytes
             self._check_sizes(operations)
         outcome = Outcome(loop=self._loop)
         self._queue.append(Batch(fence, operations, outcome, size, self._loop.time()))
@@ -123,7 +123,7 @@ class Store(ABC):
         return outcome
 
     async def commit(self, fence: Fence, operations: list[Operation]) -> tuple[int, ...]:
-        """`submit`, and wait for the outcome."""
+        """Submit a batch and wait for its outcome."""
         return await self.submit(fence, operations)
 
     def _check_sizes(self, operations: Sequence[Operation]) -> None:
@@ -134,18 +134,18 @@ class Store(ABC):
                 if size > most:
                     raise ValueTooLarge(
                         f"a value of {size:,} bytes ({statement.name}) is more"
-                        f" than this store accepts ({most:,} bytes). Keep large data in a file or"
-                        f" an object store, and its address here."
+                        f" than this store accepts ({most:,} bytes). Put large data into a file or"
+                        f" an object store, and store its address here."
                     )
 
     @abstractmethod
     def _kick(self) -> None:
-        """Something was queued: see that it is written soon."""
+        """Schedule the writing of the queue."""
 
-    # --- how a batch ends ------------------------------------------------------------------------
+    # --- outcomes --------------------------------------------------------------------------------
 
     def _without_closed(self, batches: list[Batch]) -> list[Batch]:
-        """The batches that may still be written; the others fail with what closed their fence."""
+        """Return the batches whose fence is open; fail the others with the reason that closed it."""
         alive = []
         for batch in batches:
             if batch.fence.closed is None:
@@ -155,7 +155,7 @@ class Store(ABC):
         return alive
 
     def _conclude(self, attempt: Attempt) -> None:
-        """The outcome of a group is known: tell whoever waits, in order."""
+        """Resolve the outcomes of a group, in order."""
         assert attempt.verdicts is not None
         now = self._loop.time()
         committed = 0
@@ -172,7 +172,7 @@ class Store(ABC):
             elif verdict == "behind":
                 assert batch.fence.closed is not None
                 self._end_badly(batch, again(batch.fence.closed))
-            elif verdict == "held":  # it waits for its next turn
+            elif verdict == "held":  # it waits for a retry
                 continue
             else:
                 self._fail(batch, verdict)
@@ -189,27 +189,27 @@ class Store(ABC):
         )
 
     def _lose(self, batch: Batch) -> None:
-        """The fence did not hold: everything under it is over."""
+        """Close a fence that did not hold, and fail the batch."""
         fence = batch.fence
         what = (
-            f"epoch {fence.epoch} is no longer the one that owns this agent; another host or"
-            f" activation has taken it over, or the store went back in time"
+            f"epoch {fence.epoch} no longer owns this agent; another host or activation took over,"
+            f" or the store was restored from a backup"
             if fence.held
-            else f"epoch {fence.epoch} could not be taken; another host or activation was faster"
+            else f"cannot take epoch {fence.epoch}; another host or activation took it first"
         )
         fence.close(OwnershipLost(f"{fence.root}: {what}. Nothing was written."))
         assert batch.fence.closed is not None
         self._end_badly(batch, again(batch.fence.closed))
 
     def _fail(self, batch: Batch, error: Exception) -> None:
-        """The batch itself cannot be written: what is behind it for this agent goes with it."""
+        """Fail a batch that cannot be written, and close its fence, so that later batches fail too."""
         why = str(error) if isinstance(error, Unstorable) else f"{type(error).__name__}: {error}"
         logger.error("%s: a commit failed: %s", batch.fence.root, error)
         is_of_store = isinstance(error, StoreFull | StoreReadOnly | StoreUnavailable)
         failure = StoreFailed if is_of_store else CommitFailed
         reason = failure(
-            f"{batch.fence.root}: a commit failed ({error}), so the agent was discarded and"
-            f" boots again from the store; nothing handed over after it was written."
+            f"{batch.fence.root}: a commit failed ({error}), so the agent was discarded and boots"
+            f" again from the store; no later commit of it was written."
         )
         if isinstance(error, Unstorable):
             reason.unstorable = tuple(statement.name for statement, _ in batch.operations)
@@ -219,7 +219,7 @@ class Store(ABC):
             self._end_badly(batch, error)
         else:
             failed = CommitFailed(
-                f"{batch.fence.root}: {operation_names(batch.operations)} could not be written: {why}"
+                f"{batch.fence.root}: cannot write {operation_names(batch.operations)}: {why}"
             )
             failed.__cause__ = error.__cause__ if isinstance(error, Unstorable) else error
             self._end_badly(batch, failed)
@@ -230,7 +230,7 @@ class Store(ABC):
         batch.outcome.set_exception(error)
 
     def _refuse_all(self, reason: StoreError, pending: Sequence[Batch]) -> None:
-        """Nothing more is stored: what waits fails, and so does whatever comes."""
+        """Stop storing: fail all pending batches, and every later one."""
         self._refusing = reason
         self._outages.setdefault("commits", Outage(self._loop.time()))
         logger.critical("%s", reason)
@@ -245,23 +245,23 @@ class Store(ABC):
             raise again(self._refusing)
 
     def _unreachable(self, why: object, what: str = "commits") -> None:
-        """The engine does not answer. Each reason is logged once, as long as that lasts."""
+        """Record an outage, and log each reason once per outage."""
         outage = self._outages.setdefault(what, Outage(self._loop.time()))
         reason = str(why)
-        if reason not in outage.reasons and len(outage.reasons) < MOST_REASONS:
+        if reason not in outage.reasons and len(outage.reasons) < MAX_REASONS:
             outage.reasons.add(reason)
-            logger.error("the store does not answer (%s); %s wait until it does", reason, what)
+            logger.error("the store does not answer, %s are waiting: %s", what, reason)
 
     def _reachable(self, what: str) -> None:
-        """It answers. The end of an outage is logged as its beginning was."""
+        """End an outage, and log that."""
         if self._outages and (outage := self._outages.pop(what, None)) is not None:
             lasted = self._loop.time() - outage.since
-            logger.warning("the store answers again after %.1f s; %s go on", lasted, what)
+            logger.warning("the store answers again after %.1f s, %s continue", lasted, what)
 
     # --- tables ----------------------------------------------------------------------------------
 
     async def add_schemas(self, schemas: Iterable[Schema]) -> None:
-        """Bring the tables of these up to date, as opening the store with them would have done."""
+        """Run the missing migrations of these schemas, as opening the store with them would."""
         self._check_open()
         known = checked(schemas)
         self._reads += 1
@@ -277,7 +277,7 @@ class Store(ABC):
     # --- reading ---------------------------------------------------------------------------------
 
     async def fetch(self, query: Query, *arguments: Any) -> list[Row]:
-        """The rows of a query. Sees every batch whose outcome is known."""
+        """Return the rows of a query, which sees every batch whose outcome is known."""
         self._check_open()
         self._reads += 1
         try:
@@ -286,49 +286,50 @@ class Store(ABC):
             self._reads -= 1
 
     async def fetch_all(self, reads: Sequence[Read]) -> list[list[Row]]:
-        """The rows of several queries, in one round trip where there is one to make."""
+        """Return the rows of several queries, in one round trip if the engine has round trips."""
         return [await self.fetch(query, *arguments) for query, arguments in reads]
 
     @abstractmethod
     async def _fetch(self, query: Query, arguments: Sequence[Any]) -> list[Row]: ...
 
-    # --- the rest --------------------------------------------------------------------------------
+    # --- state and closing -----------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
-        """True while a batch or a read is under way, or the store is being closed.
+        """True while a batch or a read is in progress, or the store is being closed.
 
-        Not while it only waits for its own timer, to try again what has failed."""
+        False while it only waits for the timer of a retry.
+        """
         if self._on_timer:
             return False
         return bool(self._queue or self._in_flight or self._reads or self._closing)
 
     def is_in_place(self) -> bool:
-        """Look: False once nothing can be stored any more until the host is started again."""
+        """Check the files. False once nothing can be stored until the host restarts."""
         return self._refusing is None
 
     @property
     @abstractmethod
     def _in_flight(self) -> int:
-        """Batches that were taken from the queue and whose outcome is not known."""
+        """The number of batches that left the queue and have no outcome yet."""
 
     async def drained(self) -> None:
-        """Wait until everything that was handed over has its outcome."""
+        """Wait until every submitted batch has its outcome."""
         while waiting := [batch.outcome for batch in self._pending()]:
             await asyncio.wait(waiting)
 
-    async def told(self) -> None:
-        """Wait until whoever handed something over before this has been told its outcome."""
+    async def delivered(self) -> None:
+        """Wait until the outcomes of all batches submitted before this call reached their waiters."""
         if waiting := [batch.outcome for batch in self._pending()]:
             await asyncio.wait(waiting)
         await asyncio.sleep(0)
 
     @abstractmethod
     def _pending(self) -> list[Batch]:
-        """Every batch whose outcome is not known."""
+        """Return every batch without an outcome."""
 
     def statistics(self) -> StoreStatistics:
-        """A cheap snapshot of how the store is doing."""
+        """Return a snapshot of counters and latencies. Cheap."""
         latencies = sorted(self._latencies)
         count = len(latencies)
         return StoreStatistics(
@@ -354,7 +355,7 @@ class Store(ABC):
         )
 
     def _blocked(self) -> dict[str, Any]:
-        """Which agents wait for rows that somebody else has locked, for how long, and who that is."""
+        """Return the statistics about agents that wait for rows locked by other sessions."""
         return {}
 
     def _fsync_average(self) -> float | None:
@@ -364,23 +365,23 @@ class Store(ABC):
         return False
 
     def give_up(self, reason: str) -> None:
-        """Let go of an engine that does not answer; whoever waits is told that nobody knows."""
+        """Abandon an engine that does not answer; pending outcomes fail as unknown."""
         pending = self._pending()
         self.abandon(reason)
         for batch in pending:
             if not batch.outcome.done():
                 batch.outcome.set_exception(
-                    StoreClosed(f"{reason}: whether this commit is durable is not known")
+                    StoreClosed(f"{reason}: it is unknown whether this commit is durable")
                 )
 
     async def close(self) -> None:
-        """Write what was handed over, then let go of the engine. Again: nothing."""
+        """Write all submitted batches, then close the engine. Idempotent."""
         if self._closed is None:
             await self.drained()
             self.abandon("the store was closed")
 
     def abandon(self, reason: str = "the store was abandoned") -> None:
-        """Let go of the engine at once, as a dying process would. What was queued stays unknown."""
+        """Close the engine at once, as a crash would. Pending outcomes stay unresolved."""
         if self._closed is None:
             self._closed = StoreClosed(reason)
             self._release()
@@ -391,7 +392,7 @@ class Store(ABC):
 
 
 def _bytes_of(argument: Argument, most: int) -> int:
-    """How large a value is. Text that cannot have more than `most` bytes is not encoded to find out."""
+    """Return the size of a value; 0 for a string that is certainly within `most`."""
     if isinstance(argument, bytes):
         return len(argument)
     if not isinstance(argument, str) or len(argument) * 4 <= most:

@@ -1,7 +1,7 @@
-"""What a store says of itself: its tables, and which of them have rows that belong to agents.
+"""The tables of a store, and which of them have rows that belong to agents, as the store records it.
 
-Batteries bring tables of their own, and may be gone: so nobody who has to see to all rows of an agent relies
-on a list in the code.
+A battery has tables of its own, and its code may no longer be installed. So code that handles all rows of an
+agent reads this list from the store.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from outlast.store.operations import Query
 from outlast.store.schema import FOUNDATION
 from outlast.store.upgrade import READ_META
 
-# Plain tables and what is stored in them, in the order in which they were made. Not the tables that SQLite
-# keeps behind a virtual one, nor columns that are computed.
+# Plain tables and their stored columns, in order of creation, without the shadow tables of SQLite's virtual
+# tables and without generated columns.
 COLUMNS = Query(
     sqlite="""
         SELECT t.name, c.name, lower(c.type)
@@ -42,7 +42,7 @@ _OWNED = Query.same("SELECT key, value FROM meta WHERE substr(key, 1, 6) = 'owne
 
 
 class Reader(Protocol):
-    """What can be asked: an open store, or one that was opened to look at it."""
+    """A source of rows: an open store, or a read-only connection to one."""
 
     @property
     def engine(self) -> str: ...
@@ -51,9 +51,10 @@ class Reader(Protocol):
 
 
 async def owned_tables(reader: Reader) -> dict[str, str]:
-    """The tables that have rows of agents, and the column of each that holds the agent's address.
+    """Return the tables that have rows of agents, each with the column that holds the agent's address.
 
-    Those of batteries that are gone are among them, as long as they are there."""
+    Tables of batteries that are no longer installed are included.
+    """
     owned = dict(FOUNDATION.owned)
     if found := await reader.fetch(_OWNED):
         there = await columns_of(reader)
@@ -65,17 +66,17 @@ async def owned_tables(reader: Reader) -> dict[str, str]:
 
 
 async def columns_of(reader: Reader) -> dict[str, dict[str, str]]:
-    """All tables, with their columns and the types of these."""
+    """Return all tables, with their columns and the columns' types."""
     return grouped(await reader.fetch(COLUMNS))
 
 
 async def meta_of(reader: Reader) -> dict[str, str]:
-    """All that the store notes of its schemas."""
+    """Return the rows of `meta`, which describe the store's schemas."""
     return dict(await reader.fetch(READ_META))
 
 
 def grouped(rows: list[Row]) -> dict[str, dict[str, str]]:
-    """The rows of `COLUMNS`, by table."""
+    """Group the rows of `COLUMNS` by table."""
     tables: dict[str, dict[str, str]] = {}
     for table, column, kind in rows:
         tables.setdefault(table, {})[column] = kind

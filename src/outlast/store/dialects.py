@@ -1,12 +1,12 @@
-"""One SQL text for both engines: what SQLite and PostgreSQL are given of it. Pure, and done once.
+"""Translation of one SQL text for both engines. Pure, and done once per statement.
 
-A text about one row names its values, as `:name`, and qualifies columns that a value shares its name with:
+A text about one row names its values as `:name`, and qualifies columns that have the name of a value:
 
     UPDATE fibers SET snapshot = :snapshot, stashes = fibers.stashes + 1
     WHERE fibers.agent = :agent AND fibers.id = :id
 
-SQLite is given the values by number. PostgreSQL writes many rows at once: a value is a column of the set of
-rows `u`, which stands where `{rows}` is put.
+SQLite receives the values by number. PostgreSQL writes many rows at once: a value is a column of the set of
+rows `u`, which replaces `{rows}`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WHERE = re.compile(r"\bWHERE\b")
 
 
 def numbered(sql: str) -> str:
-    """A text with `?`, or with `?1`, `?2`, …, as PostgreSQL takes it: with `$1`, `$2`, …"""
+    """Translate `?`, or `?1`, `?2`, …, to PostgreSQL's `$1`, `$2`, …"""
     count = 0
 
     def dollar(found: re.Match[str]) -> str:
@@ -35,14 +35,14 @@ def numbered(sql: str) -> str:
 
 
 def for_one_row(sql: str, columns: Sequence[str]) -> str:
-    """A text with `:name`s, as SQLite takes it: with `?`, or with `?1`, `?2`, … in another order."""
+    """Translate `:name`s to SQLite's `?`, or to `?1`, `?2`, … if they are in another order."""
     if [name for name in _VALUE.findall(sql) if name] == [*columns]:
         return _with_values(sql, dict.fromkeys(columns, "?"))
     return _with_values(sql, {name: f"?{number}" for number, name in enumerate(columns, 1)})
 
 
 def for_many_rows(sql: str, columns: Sequence[str]) -> str:
-    """The same as PostgreSQL takes it, with `{rows}` for the set of rows."""
+    """Translate `:name`s for PostgreSQL, with `{rows}` for the set of rows."""
     text = _with_values(sql, {name: f"u.{name}" for name in columns})
     match sql.split(None, 1)[0]:
         case "INSERT" if _VALUES.search(text):
@@ -69,5 +69,5 @@ def _with_values(sql: str, values: dict[str, str]) -> str:
     text = _VALUE.sub(value, sql)
     if len(used) < len(values):
         unused = next(name for name in values if name not in used)
-        raise ValueError(f"each value must be used, got no :{unused} in {sql!r}")
+        raise ValueError(f"every column must be used, but :{unused} is missing in {sql!r}")
     return text

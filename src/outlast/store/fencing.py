@@ -1,6 +1,7 @@
 """The statements that guard a commit: fence, order check and outcome marker in one.
 
-`ADVANCE` under an epoch that is held; before that, `CREATE` or `TAKE`, which begin one."""
+`ADVANCE` is for an epoch that is held; `CREATE` or `TAKE` begin one.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ READ = Query.same("SELECT epoch, owner, commit_no FROM agents WHERE root = ?")
 
 
 def guard(fence: Fence, count: int) -> tuple[Statement, tuple[Argument, ...]]:
-    """The operation that lets `count` more commits through, if the fence still stands."""
+    """Return the operation that admits `count` more commits if the fence still holds."""
     reached = fence.commit_no + count
     if fence.held:
         return ADVANCE, (fence.root, fence.epoch, fence.owner, fence.commit_no, reached)
@@ -61,17 +62,17 @@ def guard(fence: Fence, count: int) -> tuple[Statement, tuple[Argument, ...]]:
 
 
 def has_reached(fence: Fence, row: tuple[int, str, int] | None, commit_no: int) -> bool:
-    """True when the stored row shows that this fence's commit `commit_no` is durable."""
+    """Return whether the stored row proves that commit `commit_no` of this fence is durable."""
     if row is None:
         return fence.leaves
     return row[:2] == (fence.epoch, fence.owner) and row[2] >= commit_no
 
 
 def is_durable(doubted: Mapping[Fence, int], rows: Mapping[str, tuple[int, str, int]]) -> bool:
-    """Whether the one transaction that was to bring these fences so far happened, as their rows tell.
+    """Return whether the rows prove that the transaction which advanced these fences was committed.
 
-    One row that got there is enough: others may have been taken over since. One that is gone may have
-    been removed by somebody else, so it counts only if no other row is still where it was.
+    One row that reached its number is enough: others may have been taken over since. A missing row may have
+    been deleted by another host, so it counts only if no other row is unchanged.
     """
     is_gone = is_untouched = False
     for fence, commit_no in doubted.items():
@@ -86,7 +87,7 @@ def is_durable(doubted: Mapping[Fence, int], rows: Mapping[str, tuple[int, str, 
     return is_gone and not is_untouched
 
 
-def passed(fence: Fence, count: int) -> None:
-    """`count` commits went through: the fence is held, and that much further on."""
+def advance(fence: Fence, count: int) -> None:
+    """Record in memory that `count` commits succeeded under the fence."""
     fence.held = True
     fence.commit_no += count

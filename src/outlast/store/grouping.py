@@ -19,10 +19,10 @@ class Slot:
 
 
 def slots_of(batches: Sequence[Batch], counts: Mapping[Fence, int]) -> list[Slot]:
-    """The statements that write all of `batches`, in an order that keeps each agent's own order.
+    """Return the statements that write all of `batches`, in an order that keeps each agent's own order.
 
-    Operations of different agents never touch the same row, so they can be moved past one another;
-    those of one agent keep their order, and two on the same row never meet in one slot.
+    Operations of different agents never touch the same row, so they can be reordered; those of one agent
+    keep their order, and two on the same row are never in one slot.
     """
     slots: list[Slot] = []
     first: dict[Statement, int] = {}  # per statement: its first slot
@@ -30,7 +30,7 @@ def slots_of(batches: Sequence[Batch], counts: Mapping[Fence, int]) -> list[Slot
     touched: dict[tuple[object, ...], int] = {}  # per row: the slot that wrote it last
     for index, batch in enumerate(batches):
         operations = batch.operations
-        if len(operations) == 1 and counts[batch.fence] == 1:  # all that its agent writes
+        if len(operations) == 1 and counts[batch.fence] == 1:  # its agent's only operation
             statement, arguments = operations[0]
             if isinstance(statement, Statement):
                 at = first.get(statement, -1)
@@ -73,10 +73,10 @@ def _new_slot(
     return len(slots) - 1
 
 
-def in_one_order(slots: list[Slot]) -> list[Slot]:
-    """The same slots, by table: so that fewer different statements are made of them.
+def sorted_by_table(slots: list[Slot]) -> list[Slot]:
+    """Return the slots sorted by table, so that groups form fewer distinct statements.
 
-    Within a table they keep their order: a unique key may be freed by one and taken by another.
+    Within a table they keep their order: one may free a unique key that another takes.
     """
     if len(slots) == 1 or any(isinstance(slot.statement, BulkStatement) for slot in slots):
         return slots
@@ -84,7 +84,7 @@ def in_one_order(slots: list[Slot]) -> list[Slot]:
 
 
 def rows_are_distinct(slots: Iterable[Slot]) -> bool:
-    """True when no row is written twice and nothing is bulk: then the order of slots is immaterial."""
+    """Return whether no row is written twice and no statement is bulk, so that order does not matter."""
     seen: set[tuple[object, ...]] = set()
     for slot in slots:
         if isinstance(slot.statement, BulkStatement):
@@ -100,7 +100,7 @@ def rows_are_distinct(slots: Iterable[Slot]) -> bool:
 def take_group(queue: list[Batch], most: int, most_bytes: int) -> tuple[list[Batch], list[Batch]]:
     """Split the queue into the group to write now and the rest.
 
-    A group holds one fence per agent: a later activation of the same agent waits for the next one.
+    A group holds one fence per agent: a later activation of the same agent waits for the next group.
     A batch of more than `most_bytes` is a group of its own.
     """
     fences: dict[str, Fence] = {}
@@ -117,10 +117,10 @@ def take_group(queue: list[Batch], most: int, most_bytes: int) -> tuple[list[Bat
 def results_from(
     slots: Sequence[Slot], touched: Sequence[int], batches: Sequence[Batch]
 ) -> list[tuple[int, ...]] | None:
-    """Per batch, the rows that each operation touched; None when the totals leave that open.
+    """Return the rows that each operation of each batch touched; None if the totals do not determine them.
 
-    A set-based statement only tells how many rows it touched in all: all or none of its rows is an
-    answer for each of them (unless none is a refusal), anything between is not.
+    A set-based statement only returns the total number of rows that it touched. All or none determines
+    each row (unless none means refused); a number in between does not.
     """
     if all(
         count == len(slot.rows) and isinstance(slot.statement, Statement)
@@ -141,5 +141,5 @@ def results_from(
 
 
 def operation_names(operations: Iterable[Operation]) -> str:
-    """For messages: what a batch was about to do."""
+    """Return the names of operations, for messages."""
     return ", ".join(statement.name for statement, _ in operations)

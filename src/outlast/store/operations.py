@@ -1,4 +1,4 @@
-"""What is written: statements, the batches made of them, and the fence that each batch carries."""
+"""Statements, queries, batches of operations, and the fence that each batch is written under."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Argument = str | int | bytes | None
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """A typed operation: how to write one row of one table, in both dialects.
+    """A typed operation that writes one row of one table, in both dialects.
 
-    `sqlite` takes the columns as `?` in order. `postgres` works on many rows at once: `{rows}` in it is
-    replaced by a set of rows `u` with the given columns. `same` makes both of one text. The first `key`
-    columns name the row that is written; two operations on one row never share a statement.
+    `sqlite` takes the columns as `?` in order. `postgres` writes many rows at once: `{rows}` in it is
+    replaced by a set of rows `u` with the given columns. `same` derives both from one text. The first `key`
+    columns identify the row; two operations on one row never share a statement.
 
-    `expect=True`: an operation that touches no row refuses the whole batch (`CommitRefused`).
-    Otherwise the batch's result says how many rows each operation touched (0 or 1).
+    With `expect=True`, an operation that touches no row refuses the whole batch (`CommitRefused`).
+    Otherwise the batch's result is the number of rows that each operation touched (0 or 1).
     """
 
     name: str
@@ -40,7 +40,7 @@ class Statement:
     def same(
         cls, name: str, columns: str, sql: str, *, key: int, expect: bool = False
     ) -> Statement:
-        """A statement that is written once for both engines, with `:name` for the value of a column.
+        """Create a statement from one text for both engines, with `:name` for the value of a column.
 
         ```python
         from outlast.store.operations import Statement
@@ -62,13 +62,13 @@ class Statement:
 
     @cached_property
     def table(self) -> str:
-        """The first word of its name."""
+        """The table: the first word of the name."""
         return self.name.partition(" ")[0]
 
 
 @dataclass(frozen=True, eq=False)
 class BulkStatement:
-    """An operation on many rows; it is executed alone. `postgres` takes `$1` … as usual."""
+    """An operation on many rows, which is executed alone. `postgres` takes `$1` …"""
 
     name: str
     sqlite: str
@@ -77,13 +77,15 @@ class BulkStatement:
 
     @classmethod
     def same(cls, name: str, sql: str) -> BulkStatement:
-        """One that both dialects accept, written with `?`, or with `?1` … where one is used twice."""
+        """Create a statement from one text, with `?`, or with `?1` … if a value is used twice."""
         return cls(name, sql, dialects.numbered(sql))
 
 
 def _column(name: str, kind: str) -> tuple[str, ColumnType]:
     if kind not in get_args(ColumnType):
-        raise ValueError(f"a column must be one of {get_args(ColumnType)}, got {name} {kind}")
+        raise ValueError(
+            f"the type of a column must be one of {get_args(ColumnType)}, got {name} {kind}"
+        )
     return name, cast(ColumnType, kind)
 
 
@@ -100,7 +102,7 @@ class Query:
 
     @classmethod
     def same(cls, sql: str, *, bulk: bool = False) -> Query:
-        """A query that both dialects accept, written with `?`, or with `?1` … where one is used twice."""
+        """Create a query from one text, with `?`, or with `?1` … if a value is used twice."""
         return cls(sql, dialects.numbered(sql), bulk)
 
 
@@ -109,47 +111,47 @@ Read = tuple[Query, tuple[Any, ...]]  # with its arguments
 
 @dataclass(eq=False, slots=True)
 class Fence:
-    """The right of one activation to write, and how far it has come.
+    """The right of one activation to write, and the number of its commits.
 
-    An activation reads its agent's row (`known`), and writes nothing. Its first commit takes the epoch:
-    it creates the row, or advances the row's epoch if nobody else has touched it in between. From then
-    on each commit advances `commit_no` where epoch and owner still match.
+    An activation reads its agent's row (`known`) without writing. Its first commit takes the epoch: it
+    creates the row, or advances the row's epoch if the row is unchanged. From then on, each commit advances
+    `commit_no` where epoch and owner still match.
     """
 
     root: str
     owner: str
-    known: tuple[int, str, int] | None = None  # epoch, owner, commit_no of the row as it was read
+    known: tuple[int, str, int] | None = None  # epoch, owner, commit_no of the row when read
     epoch: int = 0
     commit_no: int = 0
     held: bool = False
-    leaves: bool = False  # its last commit, which is on its way, deletes the agent's row
+    leaves: bool = False  # its last commit, in progress, deletes the agent's row
     closed: Exception | None = None  # why nothing more may be written under this fence
     on_closed: Callable[[Exception], None] | None = None
 
     @classmethod
     def after(cls, root: str, owner: str, known: tuple[int, str, int] | None) -> Fence:
-        """The fence of an activation that read `known` as its agent's row (None: there is none)."""
+        """Return the fence of an activation that read `known` as its agent's row (None: no row)."""
         if known is None:
             return cls(root, owner, None, epoch=1, commit_no=0)
         return cls(root, owner, known, epoch=known[0] + 1, commit_no=known[2])
 
     def close(self, reason: Exception) -> None:
-        """Nothing more is written under this fence. The first reason stands."""
+        """Refuse all further writes under this fence. The first reason is kept."""
         if self.closed is None:
             self.closed = reason
             if self.on_closed is not None:
                 try:
                     self.on_closed(reason)
-                except Exception:  # others in the same group wait for their outcome
-                    logger.exception("%s could not be discarded", self.root)
+                except Exception:  # other batches of the group still need their outcome
+                    logger.exception("cannot discard %s", self.root)
 
 
 class Outcome(asyncio.Future[tuple[int, ...]]):
     """Resolved when the outcome of a batch is known.
 
-    It cannot be cancelled: a task that is cancelled while it waits goes on waiting, and gets its
-    `CancelledError` once the outcome is known (`asyncio.Task` does that by itself when the future that
-    it waits for declines to be cancelled).
+    It cannot be cancelled: a task that is cancelled while awaiting it keeps waiting, and raises
+    `CancelledError` once the outcome is known (`asyncio.Task` does that when the awaited future declines to
+    be cancelled).
     """
 
     def cancel(self, msg: Any | None = None) -> bool:
@@ -169,7 +171,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatistics:
-    """How the store is doing. Latencies: seconds from handing over to the outcome, latest commits."""
+    """Counters and latencies of a store. Latencies: seconds from submission to outcome, recent commits."""
 
     engine: str
     queue_depth: int
@@ -185,14 +187,14 @@ class StoreStatistics:
     latency_p99: float
     fsync_average: float | None
     fsync_in_thread: bool
-    unavailable_for: float | None  # seconds since the engine stopped answering; None: it answers
-    blocked_agents: tuple[str, ...] = ()  # that wait for rows which somebody else has locked
-    blocked_for: float | None = None  # seconds that the first of them has waited
-    blocked_by: str | None = None  # who has locked them, as far as that was found out
+    unavailable_for: float | None  # seconds since the engine stopped answering, or None
+    blocked_agents: tuple[str, ...] = ()  # waiting for rows that another session has locked
+    blocked_for: float | None = None  # seconds since the first of them began to wait
+    blocked_by: str | None = None  # the sessions that hold the locks, if known
 
 
 def size_of(operations: Sequence[Operation]) -> int:
-    """About how many bytes these operations bring."""
+    """Return roughly how many bytes the arguments have."""
     size = 0
     for _, arguments in operations:
         for argument in arguments:

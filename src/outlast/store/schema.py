@@ -1,7 +1,7 @@
 """A schema: the tables of the foundation or of one battery, as numbered migrations. Forward only.
 
-Migrations run when a store is opened, or when a schema is added to one that is open: see `upgrade`. A
-migration that was released is never edited. `sql/schema.*.sql` shows where those of the foundation lead.
+Migrations run when a store is opened, or when a schema is added to an open store: see `upgrade`. A released
+migration is never edited. `sql/schema.*.sql` shows the resulting tables of the foundation.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Dialect = Literal["sqlite", "postgres"]
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _SCRIPT = re.compile(r"(\d{4})_(\w+?)(?:\.(sqlite|postgres))?\.sql")
 
-# What PostgreSQL calls differently: words that are neither quoted nor in a comment. Text is compared by
-# code points there too, and integers have 64 bits. `text` in small letters is the name of a column.
+# Words with another spelling in PostgreSQL, unless quoted or in a comment. Strings are compared by code
+# points there as well, and integers have 64 bits. `text` in lower case is the name of a column.
 _DIFFERENT = re.compile(
     r"""'[^']*'|"[^"]*"|--[^\n]*|(?i:\s*\bWITHOUT\s+ROWID\b|\b(?:INTEGER|BLOB)\b)|\bTEXT\b"""
 )
@@ -44,12 +44,12 @@ class Schema:
     """The tables of one owner.
 
     `scripts` are the migrations: a folder of `0001_name.sql` (one script for both engines, written for
-    SQLite with the types TEXT, INTEGER and BLOB, in capitals) or of `0001_name.sqlite.sql` beside
-    `0001_name.postgres.sql`, where they really differ; or a mapping of such names to their text. They are
+    SQLite with the types TEXT, INTEGER and BLOB, in capitals) or, where the engines differ, of
+    `0001_name.sqlite.sql` and `0001_name.postgres.sql`; or a mapping of such names to their text. They are
     read when a store is opened.
 
-    `owned` names the tables whose rows belong to agents, each with the column that holds the agent's
-    address: these rows are deleted with their agent. Tables are named `name` or `name_…`.
+    `owned` maps the tables whose rows belong to agents to the column that holds the agent's address: these
+    rows are deleted with their agent. Tables must be named `name` or `name_…`.
 
     ```python
     from outlast.store.schema import Schema
@@ -77,7 +77,7 @@ class Schema:
 
     @cached_property
     def migrations(self) -> tuple[Migration, ...]:
-        """All of them, in order."""
+        """All migrations, in order."""
         scripts = _read(self.scripts) if isinstance(self.scripts, Path) else self.scripts
         found: dict[tuple[int, str], dict[str | None, str]] = {}
         for file, text in scripts.items():
@@ -128,7 +128,7 @@ FOUNDATION = Schema("foundation", _SQL, dict.fromkeys(_OWNED, "agent"))
 
 
 def checked(schemas: Iterable[Schema]) -> tuple[Schema, ...]:
-    """Schemas of batteries, each once. Two of one name are refused, and so are tables of others."""
+    """Return the schemas of batteries without duplicates. Raises on name clashes and on foreign tables."""
     known: dict[str, Schema] = {FOUNDATION.name: FOUNDATION}
     for schema in schemas:
         if known.setdefault(schema.name, schema) is not schema:
@@ -144,7 +144,7 @@ def checked(schemas: Iterable[Schema]) -> tuple[Schema, ...]:
 
 
 def postgres_of(script: str) -> str:
-    """The same script for PostgreSQL."""
+    """Translate a script for PostgreSQL."""
 
     def translated(found: re.Match[str]) -> str:
         word = found[0]
@@ -156,7 +156,7 @@ def postgres_of(script: str) -> str:
 
 
 def split(script: str) -> list[str]:
-    """The statements of an SQL script. Each ends with a semicolon at the end of a line."""
+    """Return the statements of an SQL script. Each ends with a semicolon at the end of a line."""
     pieces = (piece.strip() for piece in re.split(r";\s*\n", script + "\n"))
     return [piece for piece in pieces if piece]
 

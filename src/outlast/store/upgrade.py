@@ -1,8 +1,8 @@
-"""What a store needs to be up to date, by what its table `meta` says of it. Pure.
+"""The steps that bring a store up to date, computed from its table `meta`. Pure.
 
-Each schema has its version there. Those of batteries also leave what they are made of: which tables belong to
-agents, and the scripts that made them. So agents can be deleted, measured and copied, though the code of a
-battery is gone.
+`meta` holds the version of each schema. For batteries it also holds which tables belong to agents, and the
+scripts that created them, so that agents can be deleted, measured and copied when the code of a battery is no
+longer installed.
 
 | key | value |
 | --- | --- |
@@ -38,18 +38,18 @@ FORGET = BulkStatement.same("meta forget", "DELETE FROM meta WHERE key = ?")
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """How the tables of a schema are brought up to date, in one transaction."""
+    """The steps that bring the tables of a schema up to date, in one transaction."""
 
     statements: tuple[str, ...]
-    notes: Mapping[str, str]  # rows of meta that are new, or different
-    outdated: tuple[str, ...]  # keys of rows of meta that are not true any more
+    notes: Mapping[str, str]  # rows of meta that are new or changed
+    outdated: tuple[str, ...]  # keys of rows of meta to delete
 
     def __bool__(self) -> bool:
         return bool(self.statements or self.notes or self.outdated)
 
 
 def upgrade(schema: Schema, dialect: Dialect, meta: Mapping[str, str], where: str) -> Upgrade:
-    """What is left to do for a schema; `StoreTooNew` if the store is ahead of it."""
+    """Return the missing steps of a schema. Raises `StoreTooNew` if the store is newer."""
     version = version_of(schema.name, meta)
     if version > schema.version:
         raise _too_new(schema, version, where)
@@ -68,22 +68,22 @@ def upgrade(schema: Schema, dialect: Dialect, meta: Mapping[str, str], where: st
 
 
 def check_owned(schema: Schema, columns: Mapping[str, Mapping[str, str]]) -> None:
-    """Raise if a schema names an owned table or column that its migrations have not made."""
+    """Raise if a schema names an owned table or column that its migrations do not create."""
     for table, column in schema.owned.items():
         if column not in columns.get(table, ()):
             raise ValueError(
-                f"the schema {schema.name!r} must make the tables that it owns, got none called"
-                f" {table!r} with a column {column!r}: correct `owned`, or its migrations"
+                f"the schema {schema.name!r} must create the tables that it owns, but there is no table"
+                f" {table!r} with a column {column!r}; correct `owned`, or the migrations"
             )
 
 
 def version_of(name: str, meta: Mapping[str, str]) -> int:
-    """The version of a schema in a store; 0: it has none of its tables."""
+    """Return the version of a schema in a store, or 0 if the store has none of its tables."""
     return int(meta.get(_version_key(name), 0))
 
 
 def stored_schemas(meta: Mapping[str, str]) -> list[Schema]:
-    """The schemas of the batteries that a store has tables of, as they were when they last wrote there."""
+    """Return the schemas of all batteries that have tables in a store, as the store recorded them."""
     return [
         Schema(name, json.decode(value), owned_in(name, meta))
         for key, value in sorted(meta.items())
@@ -93,7 +93,7 @@ def stored_schemas(meta: Mapping[str, str]) -> list[Schema]:
 
 
 def owned_in(name: str, meta: Mapping[str, str]) -> dict[str, str]:
-    """The tables of a battery that have rows of agents, and the column with their address."""
+    """Return the tables of a battery that have rows of agents, each with the column of the address."""
     start = f"owned:{name}:"
     return {key.removeprefix(start): meta[key] for key in sorted(meta) if key.startswith(start)}
 
@@ -103,7 +103,7 @@ def _version_key(name: str) -> str:
 
 
 def _notes(schema: Schema, meta: Mapping[str, str]) -> dict[str, str]:
-    """The rows of meta that are about a schema, once it is up to date."""
+    """Return the rows of meta about a schema that is up to date."""
     notes = {_version_key(schema.name): str(schema.version)}
     if schema is not FOUNDATION:
         notes |= {f"owned:{schema.name}:{table}": key for table, key in schema.owned.items()}
@@ -112,7 +112,7 @@ def _notes(schema: Schema, meta: Mapping[str, str]) -> dict[str, str]:
 
 
 def _scripts(schema: Schema, meta: Mapping[str, str]) -> dict[str, str]:
-    """What was run stays as it was run, whatever became of the files since."""
+    """Return the scripts of all migrations that ran, unchanged, plus those that will run now."""
     scripts: dict[str, str] = json.decode(meta.get(f"scripts:{schema.name}", "{}"))
     for each in schema.migrations[version_of(schema.name, meta) if scripts else 0 :]:
         stem = f"{each.number:04}_{each.name}"
@@ -124,11 +124,11 @@ def _scripts(schema: Schema, meta: Mapping[str, str]) -> dict[str, str]:
 def _too_new(schema: Schema, version: int, where: str) -> StoreTooNew:
     if schema is FOUNDATION:
         return StoreTooNew(
-            f"{where} has schema version {version}; this outlast knows versions up to {schema.version}."
-            f" It was written by a newer outlast: upgrade this one, or restore a backup made before."
+            f"{where} has schema version {version}, but this version of outlast supports at most"
+            f" {schema.version}. A newer outlast wrote it: upgrade outlast, or restore an older backup."
         )
     return StoreTooNew(
-        f"{where} has version {version} of the tables of {schema.name!r}; the installed battery knows"
-        f" versions up to {schema.version}. They were written by a newer one: upgrade the package that"
-        f" {schema.name!r} comes from, or restore a backup made before."
+        f"{where} has version {version} of the tables of {schema.name!r}, but the installed battery supports"
+        f" at most {schema.version}. A newer one wrote them: upgrade the package that provides"
+        f" {schema.name!r}, or restore an older backup."
     )

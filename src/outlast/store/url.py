@@ -25,12 +25,12 @@ async def open_store(
     *,
     schemas: Iterable[Schema] = (),
 ) -> Store:
-    """Open the store at `url`, creating it or bringing its tables up to date.
+    """Open the store at `url`, creating or migrating it as needed.
 
     `sqlite:///path` is relative to the working directory, `sqlite:////path` absolute;
-    `?synchronous=normal` gives up the fsync of each commit (safe against a killed process, not
-    against a power cut), `off` every fsync (for tests). `postgresql://user@host/database` takes
-    what libpq takes, and `?schema=name` (default `outlast`). No URL: `./.outlast/store.db`.
+    `?synchronous=normal` omits the fsync of each commit (safe against a killed process, not against a
+    power cut), `off` omits every fsync (for tests). `postgresql://user@host/database` accepts the
+    parameters of libpq, and `?schema=name` (default `outlast`). Without a URL: `./.outlast/store.db`.
     `schemas` are those of batteries; a `Host` passes the ones that its agents need.
     """
     options = options or StoreOptions()
@@ -49,7 +49,7 @@ async def open_store(
 
 
 def file_of(url: str) -> Path | None:
-    """The file of a SQLite URL, by its one real name; None: it is one of PostgreSQL.
+    """Return the real path of a SQLite URL's file; None for a PostgreSQL URL.
 
     ```python
     from outlast.store.url import file_of
@@ -66,7 +66,7 @@ def file_of(url: str) -> Path | None:
 
 
 def identity_of(url: str | None) -> str:
-    """What all who open the same store know it by: a path, or a URL without secrets."""
+    """Return the same string for every URL of one store: a path, or a URL without secrets."""
     url = url or DEFAULT
     path = file_of(url)
     if path is not None:
@@ -84,7 +84,7 @@ def _no_store(url: str) -> StoreURLError:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown and logged."""
+    """Return the URL without its password, for messages and logs."""
     parts = urlsplit(url)
     netloc = re.sub(r":[^@]*@", ":…@", parts.netloc)
     query = re.sub(r"password=[^&]*", "password=…", parts.query)
@@ -101,16 +101,18 @@ def _sqlite(url: str) -> SqliteOptions:
             f"{url!r}: write sqlite:///file.db (relative) or sqlite:////folder/file.db (absolute)"
         )
     if parts.fragment or "\0" in path:
-        raise StoreURLError(f"{url!r}: write # as %23; no file's name has a NUL")
+        raise StoreURLError(f"{url!r} must not contain # or NUL; write # as %23")
     path = path[1:]
     if path.endswith("/"):
         raise StoreURLError(f"{url!r} must name a file, got a folder: write {url}store.db")
     if path == ":memory:":
-        raise StoreURLError("a store in memory outlasts nothing; give sqlite:/// a file's path")
+        raise StoreURLError("the store must be a file, got :memory:; use sqlite:///file.db")
     settings = dict(parse_qsl(parts.query, keep_blank_values=True))
     synchronous = settings.pop("synchronous", "full").lower()
     if settings:
-        raise StoreURLError(f"{url!r}: unknown setting {next(iter(settings))!r} (synchronous)")
+        raise StoreURLError(f"{url!r}: unknown setting {next(iter(settings))!r}; use synchronous")
     if synchronous not in ("full", "normal", "off"):
-        raise StoreURLError(f"{url!r}: synchronous is full, normal or off, not {synchronous!r}")
+        raise StoreURLError(
+            f"{url!r}: synchronous must be full, normal or off, got {synchronous!r}"
+        )
     return SqliteOptions(Path(path), synchronous)  # type: ignore[arg-type]

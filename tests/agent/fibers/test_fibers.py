@@ -114,7 +114,7 @@ async def test_a_function_that_cannot_be_run_leaves_no_row(world: World, functio
         ("a\0b", forever, 1, "NUL"),
         ("\ud800", forever, 1, "valid Unicode"),
         ("x" * 1001, forever, 1, "at most 1,000 bytes"),
-        ("x", "not a function", 1, "needs an async function"),
+        ("x", "not a function", 1, "must be an async function"),
         ("x", forever, {1, 2}, "input is a set"),
     ],
 )

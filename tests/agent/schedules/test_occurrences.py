@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast.agent.schedules.occurrences import (
-    MOST_SPANS,
-    Following,
+    MAX_SPANS,
+    NextRun,
     Past,
     after_run,
-    brought_nearer,
-    put_off,
+    deferred,
+    moved_earlier,
 )
 from outlast.agent.schedules.sql import ScheduleRow
 from outlast.agent.schedules.timetable import next_cron
@@ -85,7 +85,7 @@ def past(since: str, *spans: tuple[str, str]) -> Past:
 def test_after_an_occurrence_of_a_cron_text(
     ran: str, before: Past, now: str, then: str, after: Past
 ) -> None:
-    assert after_run(hourly(ran), before, at(now)) == Following(at(then), at(then), after)
+    assert after_run(hourly(ran), before, at(now)) == NextRun(at(then), at(then), after)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_after_an_occurrence_of_a_cron_text(
     ],
 )
 def test_a_cron_text_that_waits_for_the_right_time(waits_for: str, before: Past, now: str) -> None:
-    assert brought_nearer(hourly(waits_for), before, at(now)) is None
+    assert moved_earlier(hourly(waits_for), before, at(now)) is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_cron_text_that_waits_for_the_right_time(waits_for: str, before: Past,
 def test_a_cron_text_that_waits_for_too_long(
     waits_for: str, before: Past, now: str, then: str, after: Past
 ) -> None:
-    following = brought_nearer(hourly(waits_for), before, at(now))
+    following = moved_earlier(hourly(waits_for), before, at(now))
     assert following is not None
     assert (following.occurrence, following.run_at) == (at(then), at(then))
     assert _cron_times(following.past) == _cron_times(after)
@@ -157,18 +157,18 @@ def _cron_times(known: Past) -> tuple[int, list[tuple[int, int]]]:
 def test_nothing_waits_longer_than_it_was_meant_to(
     row: ScheduleRow, now: int, expected: int | None
 ) -> None:
-    nearer = brought_nearer(row, Past(NOW), now)
+    nearer = moved_earlier(row, Past(NOW), now)
     if expected is None:
         assert nearer is None
     else:
-        assert nearer == Following(row.occurrence, expected, Past(NOW), row.defers)
+        assert nearer == NextRun(row.occurrence, expected, Past(NOW), row.defers)
 
 
 def test_an_interval_counts_from_now_and_is_never_known_by_the_same_time_twice() -> None:
     row = waiting("interval", NOW, interval=MINUTE)
     late, back = NOW + 5 * HOUR, NOW - DAY
-    assert after_run(row, Past(NOW), late) == Following(late + MINUTE, late + MINUTE, Past(NOW))
-    assert after_run(row, Past(NOW), back) == Following(NOW + 1, back + MINUTE, Past(NOW))
+    assert after_run(row, Past(NOW), late) == NextRun(late + MINUTE, late + MINUTE, Past(NOW))
+    assert after_run(row, Past(NOW), back) == NextRun(NOW + 1, back + MINUTE, Past(NOW))
 
 
 @pytest.mark.parametrize("kind", ["delayed", "scheduled"])
@@ -179,7 +179,7 @@ def test_nothing_comes_after_a_one_shot(kind: str) -> None:
 def test_putting_off_doubles_up_to_an_hour() -> None:
     row, waits = hourly("1:00"), []
     for _ in range(9):
-        following = put_off(row, Past(NOW), NOW)
+        following = deferred(row, Past(NOW), NOW)
         assert (following.occurrence, following.past) == (row.occurrence, Past(NOW))
         waits.append((following.run_at - NOW) // SECOND)
         row = replace(row, run_at=following.run_at, defers=following.defers)
@@ -200,7 +200,7 @@ def test_it_does_not_grow_for_ever_and_closes_the_smallest_gaps() -> None:
         known = known.ended(10**6 + n * 100 + 50, 10**6 + n * 100 + 100)
     known = known.ended(known.since + 50, 10**9)
     known = known.ended(10**9 + 50, 5)
-    assert len(known.spans) == MOST_SPANS
+    assert len(known.spans) == MAX_SPANS
     assert (known.spans[0], known.spans[-1]) == ((0, 50), (10**9, 10**9 + 50))
     assert (known.spans[1][0], known.spans[-2][1]) == (10**6, 10**6 + 10_050)
 
@@ -228,7 +228,7 @@ def test_nothing_is_run_twice_and_nothing_waits_for_more_than_the_next(
     known = Past.of(row, None)
     ran: set[int] = set()
 
-    def take(following: Following | None) -> None:
+    def take(following: NextRun | None) -> None:
         nonlocal row, known
         assert following is not None
         row = replace(row, occurrence=following.occurrence, run_at=following.run_at)
@@ -249,7 +249,7 @@ def test_nothing_is_run_twice_and_nothing_waits_for_more_than_the_next(
     for what, minutes in steps:
         if what == "set":
             now += minutes * MINUTE
-            nearer = brought_nearer(row, known, now)
+            nearer = moved_earlier(row, known, now)
             if nearer is not None:
                 take(nearer)
             run_what_is_due()

@@ -170,7 +170,7 @@ async def test_a_bad_payload_or_a_missing_callback_holds_up_nobody(
     reported = [event.payload["error"] for event in errors if event.name == "schedule:error"]
     assert len(reported) == 2
     assert "Clock has no method 'renamed'" in reported[0] + reported[1]
-    assert "cannot be read" in reported[0] + reported[1]
+    assert "cannot read its payload" in reported[0] + reported[1]
     assert await schedule_rows(host) == [("renamed", "delayed", None)], "kept for a while"
     await asyncio.sleep(26 * 3600)
     assert await schedule_rows(host) == []
@@ -270,7 +270,7 @@ async def test_schedules_are_found_by_their_method_or_its_name(world: World) -> 
     assert await agent.get_schedules(callback="tick", kind="cron") == []
     assert await agent.get_schedules(callback="renamed") == [], "it may be gone by now"
     for stranger in (print, 5):
-        with pytest.raises(TypeError, match="callback is a method of Clock"):
+        with pytest.raises(TypeError, match="callback must be a method of Clock"):
             await agent.get_schedules(callback=stranger)  # type: ignore[arg-type]
 
 
@@ -308,11 +308,11 @@ async def test_schedules_join_a_commit_block(world: World) -> None:
 @pytest.mark.parametrize("callback", ["nothing", "_commits", lambda payload: None, print, 5])
 async def test_what_is_not_a_method_is_refused(sqlite_world: World, callback: Any) -> None:
     host = await sqlite_world.host(Clock)
-    with pytest.raises(TypeError, match="callback is a method of Clock"):
+    with pytest.raises(TypeError, match="callback must be a method of Clock"):
         await host.get(Clock, "c").schedule(5, callback)
     with pytest.raises(TypeError, match="payload is a set"):
         await host.get(Clock, "c").schedule(5, "tick", {1})
-    with pytest.raises(TypeError, match="retry is a Retry"):
+    with pytest.raises(TypeError, match="retry must be a Retry"):
         await host.get(Clock, "c").schedule(5, "tick", retry=3)  # type: ignore[arg-type]
     assert host.store.statistics().batches == 0
 

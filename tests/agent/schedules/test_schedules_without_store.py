@@ -19,7 +19,7 @@ from outlast.store.postgres import engine as postgres
 from support import World, alarm_rows, hosting
 
 AWAY = 600.0  # seconds; the retries inside the process end after a few
-PATIENCE = 60.0  # seconds: only a test that fails waits that long
+TRIES_BEFORE_WAIT = 60.0  # seconds: only a test that fails waits that long
 
 
 class Clock(Agent):
@@ -170,7 +170,7 @@ async def test_what_is_due_while_the_server_cannot_be_reached_runs_when_it_can(
         with pytest.raises(StoreUnavailable):
             await ticks(host, "once")
         due = host.clock.now() + 1100
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TRIES_BEFORE_WAIT):
             while host.clock.now() < due or proxy.refused < 20:
                 await asyncio.sleep(0.01)
             assert Clock.calls == []

@@ -89,12 +89,12 @@ def test_when_is_a_delay_a_moment_or_a_cron_text(when: Any, expected: int) -> No
         (True, None, "when must be a delay"),
         (None, None, "when must be a delay"),
         (datetime(2026, 1, 1), None, "must have a time zone"),
-        (5, "Europe/London", "goes with a cron text"),
-        ("every day", None, "is not a cron text"),
-        ("61 * * * *", None, "is not a cron text"),
-        ("0 0 31 2 *", None, "cron text|never comes up"),
-        ("* * * * *", "Europe/Nowhere", "no time zone"),
-        ("* * * * *", "../../etc/passwd", "no time zone"),
+        (5, "Europe/London", "requires a cron expression"),
+        ("every day", None, "is not a cron expression"),
+        ("61 * * * *", None, "is not a cron expression"),
+        ("0 0 31 2 *", None, "cron expression|never matches"),
+        ("* * * * *", "Europe/Nowhere", "unknown time zone"),
+        ("* * * * *", "../../etc/passwd", "unknown time zone"),
     ],
 )
 def test_what_is_no_time_is_refused(when: Any, timezone: str | None, says: str) -> None:

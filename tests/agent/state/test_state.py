@@ -83,7 +83,9 @@ async def test_a_validate_state_change_that_is_async_is_refused_and_nothing_is_s
     host = await world.host(Awaiting, Wrapped)
     for kind in (Awaiting, Wrapped):
         agent = host.get(kind, "a")
-        with pytest.raises(TypeError, match=f"{kind.__name__}.validate_state_change is async"):
+        with pytest.raises(
+            TypeError, match=f"{kind.__name__}.validate_state_change must not be async"
+        ):
             await agent.change("new")
         assert await agent.get() == {"n": 0, "items": []}
     await host.until_settled()
@@ -174,9 +176,9 @@ async def test_typed_state_and_configuration_come_back_as_their_types(world: Wor
         assert agent.get_config() is None
         await agent.configure(settings)
         await agent.set_state(model)
-        with pytest.raises(TypeError, match="the configuration is a Settings here, not dict"):
+        with pytest.raises(TypeError, match="configuration must be a Settings, got dict"):
             await agent.configure({"name": "n"})
-        with pytest.raises(TypeError, match="the state is a Model here"):
+        with pytest.raises(TypeError, match="state must be a Model"):
             await agent.set_state({"value": 1})
         with pytest.raises(ValueError, match="name: Input should be a valid string"):
             await agent.configure(Settings(5))  # type: ignore[arg-type]
@@ -212,5 +214,5 @@ async def test_a_stored_value_that_no_longer_fits_gives_the_default_not_a_dead_a
     db.close()
     async with Host([Typed], sqlite_url) as host:
         assert await host.get(Typed, "a").do(read) == (None, None)
-    assert "the stored config cannot be read (name: Field required); the default" in caplog.text
-    assert "the stored state cannot be read (Invalid JSON" in caplog.text
+    assert "cannot read the stored config, using the default: name: Field required" in caplog.text
+    assert "cannot read the stored state, using the default: Invalid JSON" in caplog.text

@@ -201,24 +201,24 @@ class Secret(BaseModel):
     ("kind", "make", "says"),
     [
         (Inner, lambda: Inner("five"), "x: Input should be a valid integer"),
-        (Inner, lambda: Inner("5"), "state.x is '5', and would come back as 5"),
+        (Inner, lambda: Inner("5"), "state.x is '5', but would load as 5"),
         (Inner, lambda: Inner(None), "x: Input should be a valid integer"),
         (Outer, lambda: Outer(score=float("nan")), "score: Input should be a valid number"),
-        (Outer, lambda: Outer(items=(Inner(1),)), r"state.items is \(Inner\(x=1\),\), and would"),
+        (Outer, lambda: Outer(items=(Inner(1),)), r"state.items is \(Inner\(x=1\),\), but would"),
         (Outer, lambda: Outer(items=[Inner("a")]), "items.0.x: Input should be a valid integer"),
-        (Outer, lambda: Outer(items=[{"x": 1}]), r"state.items\[0\] is {'x': 1}, and would"),
-        (Outer, lambda: Outer(maybe={"x": 1}), "state.maybe is {'x': 1}, and would come back as I"),
-        (Outer, lambda: Outer(by_name={"a": Inner("1")}), r"state.by_name\['a'\].x is '1', and"),
+        (Outer, lambda: Outer(items=[{"x": 1}]), r"state.items\[0\] is {'x': 1}, but would"),
+        (Outer, lambda: Outer(maybe={"x": 1}), "state.maybe is {'x': 1}, but would load as I"),
+        (Outer, lambda: Outer(by_name={"a": Inner("1")}), r"state.by_name\['a'\].x is '1', but"),
         (Outer, lambda: Outer(by_name={"a": More(1, 2)}), r"state.by_name\['a'\] is More\(x=1"),
-        (Outer, lambda: Outer(pair=[1, "a"]), r"state.pair is \[1, 'a'\], and would come back"),
+        (Outer, lambda: Outer(pair=[1, "a"]), r"state.pair is \[1, 'a'\], but would load"),
         (Outer, lambda: Outer(pair=(1, "a", "b")), "pair.*: "),
-        (Outer, lambda: Outer(colour="red"), "state.colour is 'red', and would come back as <C"),
+        (Outer, lambda: Outer(colour="red"), "state.colour is 'red', but would load as <C"),
         (Outer, lambda: Outer(colour="green"), "colour: Input should be 'red' or 'blue'"),
         (Outer, lambda: Outer(at="2026-05-01T12:00:00Z"), "state.at is '2026-05-01T12:00:00Z',"),
-        (Outer, lambda: Outer(anything={1, 2}), r"state.anything is {1, 2}, and would come back"),
+        (Outer, lambda: Outer(anything={1, 2}), r"state.anything is {1, 2}, but would load"),
         (Outer, lambda: Outer(anything=NOON), "state.anything is datetime"),
-        (Inner, lambda: More(1, 2), r"state is More\(x=1, y=2\), and would come back as Inner"),
-        (Settable, settable, "state.z is 9, and would come back as 3"),
+        (Inner, lambda: More(1, 2), r"state is More\(x=1, y=2\), but would load as Inner"),
+        (Settable, settable, "state.z is 9, but would load as 3"),
         (Secret, lambda: Secret(key="s3cret"), "state.key is SecretStr"),
         (Page, lambda: Page.model_construct(size=1), "title: Field required"),
         (Book, lambda: Book.model_construct(pages=5), "pages: Input should be a valid array"),
@@ -227,7 +227,7 @@ class Secret(BaseModel):
 def test_what_would_not_come_back_as_it_was_is_refused(
     kind: type[Any], make: Callable[[], Any], says: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"^the state is not a sound {kind.__name__}: .*{says}"):
+    with pytest.raises(ValueError, match=f"^state does not validate as {kind.__name__}: .*{says}"):
         typed.dump(kind, make(), "state")
 
 
@@ -248,13 +248,17 @@ def circle() -> Node:
 @pytest.mark.parametrize(
     ("kind", "make", "says"),
     [
-        (Inner, lambda: {"x": 1}, "^the state is a Inner here, not dict"),
-        (Inner, lambda: Inner, "^the state is a Inner here, not type"),
-        (Outer, lambda: Outer(anything=object()), "^the state cannot be stored: .*object"),
-        (Outer, lambda: Outer(raw=b"\xff"), "^the state cannot be stored: .*utf-8"),
-        (Node, circle, "^the state cannot be stored: Circular"),
-        (Plain, Plain, "Plain'> is no type for the state"),
-        (Unknown, lambda: Unknown(1), "Unknown'> is no type for the state: .* not fully defined"),
+        (Inner, lambda: {"x": 1}, "^state must be a Inner, got dict"),
+        (Inner, lambda: Inner, "^state must be a Inner, got type"),
+        (Outer, lambda: Outer(anything=object()), "^state cannot be stored: .*object"),
+        (Outer, lambda: Outer(raw=b"\xff"), "^state cannot be stored: .*utf-8"),
+        (Node, circle, "^state cannot be stored: Circular"),
+        (Plain, Plain, "Plain'> cannot be used as the type of the state"),
+        (
+            Unknown,
+            lambda: Unknown(1),
+            "Unknown'> cannot be used as the type of the state: .* not fully defined",
+        ),
         (None, lambda: Inner(1), "^state is a Inner, which is not JSON"),
         (None, lambda: {"a": [Page(pageTitle="t")]}, r"^state\['a'\]\[0\] is a Page, which is not"),
     ],

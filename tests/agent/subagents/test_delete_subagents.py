@@ -117,7 +117,7 @@ async def test_a_stub_of_a_deleted_one_brings_nothing_back(world: World) -> None
     forget()
     for stub in (child, deep):
         for _ in range(3):
-            with pytest.raises(AgentDestroyed, match=r"was deleted, or never made"):
+            with pytest.raises(AgentDestroyed, match=r"was deleted, or never created"):
                 await stub.put("ghost")
         with pytest.raises(AgentDestroyed):
             await stub.sub_agent(Node, "ghost")
@@ -346,7 +346,9 @@ async def test_a_deletion_is_no_part_of_a_commit_block(world: World) -> None:
     host = await world.host(Member)
     child = await member(host, "a")
     await child.put("key")
-    with pytest.raises(RuntimeError, match=r"delete_sub_agent\(\) is a commit of its own.*after"):
+    with pytest.raises(
+        RuntimeError, match=r"delete_sub_agent\(\) must not be called inside a commit.*after"
+    ):
         await (await member(host)).delete_in_a_block("a")
     assert await child.everything() == {"key": True}
     assert await (await member(host)).everything() == {}

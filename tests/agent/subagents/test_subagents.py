@@ -357,7 +357,7 @@ async def test_what_nobody_has_made_cannot_be_reached(world: World) -> None:
     host = await world.host(Node)
     child = await below(host.get(Node, "r"), "a", "b")
     await host.get(Node, "r").destroy()
-    with pytest.raises(AgentDestroyed, match=r"Node/r/Node/a/Node/b was deleted, or never made"):
+    with pytest.raises(AgentDestroyed, match=r"Node/r/Node/a/Node/b was deleted, or never created"):
         await child.put("key")
     assert await rows_under(host, "Node/r") == {}
     assert Node.starts == ["r", "a"]

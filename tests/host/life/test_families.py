@@ -78,7 +78,7 @@ async def test_whoever_of_them_finds_the_fence_lost_all_of_them_are_discarded(
         await asyncio.sleep(1)
         await take_away(host, world.url, "Node/r")
         before = await rows_under(host, "Node/r")
-        with pytest.raises(OwnershipLost, match=r"Node/r: epoch \d is no longer"):
+        with pytest.raises(OwnershipLost, match=r"Node/r: epoch \d no longer owns"):
             await nodes[teller].put("stale")
         answers = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(answer) for answer in answers] == [OwnershipLost] * 4

@@ -250,7 +250,7 @@ async def test_stopping_takes_no_longer_than_a_moment_if_the_disk_is_gone(tmp_pa
     async with asyncio.timeout(PATIENCE):
         await host.stop()
     assert asyncio.get_running_loop().time() - started <= 10
-    with pytest.raises(StoreClosed, match="whether this commit is durable is not known"):
+    with pytest.raises(StoreClosed, match="unknown whether this commit is durable"):
         await putting
 
 
@@ -279,7 +279,7 @@ async def test_stopping_takes_no_longer_than_a_moment_if_the_server_does_not_ans
         await asyncio.sleep(0)
         async with asyncio.timeout(PATIENCE):
             await host.stop()
-        with pytest.raises(StoreClosed, match="whether this commit is durable is not known"):
+        with pytest.raises(StoreClosed, match="unknown whether this commit is durable"):
             await putting
 
 

@@ -104,7 +104,7 @@ async def test_the_one_that_wrote_and_those_behind_it_are_told_why(world: World)
         stub.break_a_commit(), stub.put("behind"), return_exceptions=True
     )
     assert [type(answer) for answer in answers] == [CommitFailed, CommitFailed]
-    assert "alarms set could not be written" in str(answers[0])
+    assert "cannot write alarms set" in str(answers[0])
     assert "boots again from the store" in str(answers[1])
     assert host.statistics().active == 0
     query = Query.same("SELECT value FROM storage")

@@ -49,7 +49,7 @@ async def test_a_second_server_is_told_who_has_the_schema(postgres_url: str) -> 
         await open_store(postgres_url)
     told = str(caught.value)
     assert f"is in use by process {os.getpid()} on {socket.gethostname()} (since 20" in told
-    assert f"server process {first._writer.get_server_pid()}" in told
+    assert f"backend {first._writer.get_server_pid()}" in told
     assert "?schema=" in told
     assert caught.value.pid == os.getpid()
     assert await first.commit(fence(), [put("A/x", "k")]) == (1,)
@@ -80,7 +80,7 @@ async def test_the_workers_of_one_server_share_a_schema_and_keep_others_out(
 @pytest.mark.usefixtures("_in_a_hurry")
 async def test_an_operator_writes_beside_a_server(postgres_url: str) -> None:
     server = await open_store(postgres_url)
-    beside = await open_store(postgres_url, StoreOptions(is_beside=True))
+    beside = await open_store(postgres_url, StoreOptions(is_lockless=True))
     assert await beside.commit(fence(), [put("A/x", "k")]) == (1,)
     assert await stored(server) == {"k": "v"}
     await beside.close()

@@ -31,10 +31,10 @@ VALUES = "SELECT agent, value FROM storage ORDER BY agent"
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same proportions, ten times as fast."""
-    monkeypatch.setattr(postgres_session, "LOCKED_FOR", 100)
-    monkeypatch.setattr(postgres, "LOOK_AFTER", 0.03)
+    monkeypatch.setattr(postgres_session, "LOCK_TIMEOUT", 100)
+    monkeypatch.setattr(postgres, "FIND_BLOCKERS_AFTER", 0.03)
     monkeypatch.setattr(postgres, "TRY_FOR", 20)
-    monkeypatch.setattr(postgres_blocking, "TELL_AFTER", 0.2)
+    monkeypatch.setattr(postgres_blocking, "WARN_AFTER", 0.2)
     monkeypatch.setattr(postgres_blocking, "FIRST_RETRY", 0.01)
     monkeypatch.setattr(postgres_blocking, "LAST_RETRY", 0.1)
 
@@ -61,12 +61,12 @@ async def test_a_locked_row_holds_up_its_own_agent_alone(
             await until(lambda: "has locked" in caplog.text, "it was told")
             statistics = store.statistics()
             assert statistics.blocked_for is not None
-            assert statistics.blocked_for >= postgres_blocking.TELL_AFTER
+            assert statistics.blocked_for >= postgres_blocking.WARN_AFTER
             assert statistics.blocked_by is not None
             pid = other.get_server_pid()
             assert statistics.blocked_by.startswith(f"session {pid} (")
             assert locked in statistics.blocked_by
-            assert "A/2: its commits have waited for" in caplog.text
+            assert "A/2: commits have waited for" in caplog.text
             assert f"session {pid}" in caplog.text
             assert not held.done()
             assert not behind.done()
@@ -74,7 +74,7 @@ async def test_a_locked_row_holds_up_its_own_agent_alone(
         assert await settled([held, behind]) == [(1,), (1,)]
         assert store.statistics().blocked_agents == ()
         assert store.statistics().blocked_by is None
-        assert "A/2: its commits go on after" in caplog.text
+        assert "A/2: commits continue after" in caplog.text
         assert sum("has locked" in record.getMessage() for record in caplog.records) == 1
         assert await look(postgres_url, VALUES) == [
             (f"A/{n}", "xyz" if n != 2 else "xy") for n in range(5)
@@ -134,7 +134,7 @@ async def test_a_host_whose_commits_wait_for_a_lock_can_be_let_go(postgres_url: 
             held = store.submit(mine, [put("A/x", "k")])
             await until(lambda: store.statistics().blocked_agents == ("A/x",), "it waits")
             store.give_up("enough")
-            with pytest.raises(StoreClosed, match="whether this commit is durable is not known"):
+            with pytest.raises(StoreClosed, match="unknown whether this commit is durable"):
                 await asyncio.wait_for(held, PATIENCE)
 
 

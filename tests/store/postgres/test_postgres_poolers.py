@@ -86,7 +86,7 @@ async def schema_of_the_role(postgres_url: str) -> str:
 
 async def test_settings_that_a_pooler_refuses_are_told(postgres_url: str, tmp_path: Path) -> None:
     async with bouncer(postgres_url, tmp_path, "session", "extra_float_digits") as url:
-        with pytest.raises(StoreURLError, match="a pooler refuses the settings of a session"):
+        with pytest.raises(StoreURLError, match="a pooler rejects the settings of the session"):
             await open_store(url)
 
 

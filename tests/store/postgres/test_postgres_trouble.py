@@ -230,7 +230,7 @@ async def test_a_user_who_may_only_read_is_told_so(postgres_url: str) -> None:
             GRANT SELECT ON ALL TABLES IN SCHEMA {name} TO {name}
         """)
     async with opened(url) as store:
-        with pytest.raises(StoreReadOnly, match="PostgreSQL refuses this user"):
+        with pytest.raises(StoreReadOnly, match="PostgreSQL denies this user"):
             await store.commit(fence(), [put("A/x", "k")])
         assert await stored(store) == {}
 
@@ -245,7 +245,7 @@ async def test_a_server_that_becomes_read_only_is_said_at_the_commit(postgres_ur
     async with opened(postgres_url) as store:
         await store.commit(fence("A/y"), [])
         await store._writer.execute("SET default_transaction_read_only = on")
-        with pytest.raises(StoreReadOnly, match="is it a standby"):
+        with pytest.raises(StoreReadOnly, match="perhaps because it is a standby"):
             await store.commit(fence(), [put("A/x", "k")])
         await store._writer.execute("SET default_transaction_read_only = off")
         assert await store.commit(fence(), [put("A/x", "k")]) == (1,)

@@ -136,7 +136,7 @@ async def test_the_same_process_cannot_open_a_store_twice(sqlite_url: str) -> No
 async def test_a_failed_open_gives_the_lock_back(sqlite_url: str) -> None:
     path_of(sqlite_url).write_bytes(b"not a database, and long enough to be seen as none" * 100)
     for _ in range(2):
-        with pytest.raises(Exception, match="not a sound SQLite database"):
+        with pytest.raises(Exception, match="not a valid SQLite database"):
             await open_store(sqlite_url)
 
 

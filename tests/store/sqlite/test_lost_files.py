@@ -62,7 +62,7 @@ LOSSES = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only once a millisecond: a test may be quicker than that."""
-    monkeypatch.setattr(sqlite, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(sqlite, "CHECK_FILES_EVERY", 0.0)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ async def test_nothing_is_acknowledged_once_a_file_is_gone(url: str, lose: Loss)
         lose(path_of(url))
         ends = await settled([store.submit(mine, [put("A/x", f"k{n}")]) for n in range(3)])
         assert {type(end) for end in ends} == {StoreGone}
-        assert "Nothing is stored or acknowledged any more" in str(ends[0])
+        assert "stores and acknowledges nothing more" in str(ends[0])
         assert isinstance(mine.closed, StoreGone)
         with pytest.raises(StoreGone):
             store.submit(fence("A/other"), [put("A/other", "k")])
@@ -117,7 +117,7 @@ async def test_it_is_logged_once_and_says_what_to_do(
         told = [each for each in caplog.records if each.levelno >= logging.ERROR]
         assert len(told) == 1
         message = told[0].getMessage()
-        assert f"{path_of(url)} was removed or moved away while the host had it open" in message
+        assert f"{path_of(url)} was removed or moved while the host had it open" in message
         assert "start it again" in message
 
 
@@ -199,7 +199,7 @@ async def test_a_log_that_was_opened_anew_is_watched_too(url: str) -> None:
 async def test_it_is_looked_at_most_once_a_millisecond(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "LOOK_EVERY", 0.001)
+    monkeypatch.setattr(sqlite, "CHECK_FILES_EVERY", 0.001)
     async with opened(url) as store:
         mine = fence()
         await store.commit(mine, [])

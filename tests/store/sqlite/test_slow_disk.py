@@ -44,7 +44,7 @@ def moves(disk: SlowDisk, *seconds: float) -> list[int]:
     """After which of these measurements fsync moved."""
     moved = []
     for n, each in enumerate(seconds, 1):
-        disk.took(each)
+        disk.record(each)
         if disk.should_move():
             moved.append(n)
     return moved
@@ -55,7 +55,7 @@ def slow_disk(*, enabled: bool = True) -> SlowDisk:
 
 
 def test_fsync_moves_once_enough_commits_took_more_than_two_milliseconds_on_average() -> None:
-    assert moves(slow_disk(), *[0.0025] * 20) == [fsync.ENOUGH]
+    assert moves(slow_disk(), *[0.0025] * 20) == [fsync.MIN_COMMITS]
     assert moves(slow_disk(), *[0.0019] * 100) == []
 
 
@@ -84,7 +84,7 @@ async def test_commits_on_a_slow_disk_move_their_fsync_to_a_thread_and_back(
     store = store_with(sqlite_url, disk)
     store._db = SlowCommit(store._db, 0.005)
     mine = fence()
-    for n in range(fsync.ENOUGH):
+    for n in range(fsync.MIN_COMMITS):
         assert not store.statistics().fsync_in_thread
         await store.commit(mine, [put("A/x", str(n))])
     assert store.statistics().fsync_in_thread
@@ -193,7 +193,7 @@ async def test_a_store_that_does_not_sync_each_commit_has_no_fsync_to_move(
     assert store._db.execute("PRAGMA synchronous").fetchone() == (
         {"off": 0, "normal": 1}[synchronous],
     )
-    store._disk.took(1.0)
+    store._disk.record(1.0)
     mine = fence()
     for n in range(20):
         await store.commit(mine, [put("A/x", str(n))])

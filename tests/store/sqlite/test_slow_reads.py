@@ -169,7 +169,7 @@ async def test_a_log_that_cannot_be_synced_keeps_the_store_closed(sqlite_url: st
     log_of(sqlite_url).write_bytes(b"left over")
     disk = Disk()
     disk.failures = 1
-    with pytest.raises(StoreUnavailable, match=r"cannot be opened: .*Input/output error"):
+    with pytest.raises(StoreUnavailable, match=r"cannot open .*: .*Input/output error"):
         open_sqlite(SqliteOptions(path, sync=disk.sync), StoreOptions())
     async with opened(sqlite_url) as store:  # and its lock is free
         assert await store.fetch(READ, "A/x") == []

@@ -58,7 +58,7 @@ def opening(path: Path) -> str:
 def test_a_folder_that_cannot_be_written_is_said(folder: Path) -> None:
     os.chmod(folder, 0o555)
     told = opening(folder / "store.db")
-    assert told.startswith(f"StoreReadOnly: {folder}/store.db cannot be opened for writing")
+    assert told.startswith(f"StoreReadOnly: cannot open {folder}/store.db for writing")
     assert "Check the permissions of the file and of its folder" in told
 
 

@@ -1,4 +1,4 @@
-"""When to hand a left-behind fiber to its hook again. Pure."""
+"""When to call the recovery hook of an orphaned fiber. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from typing import Literal
 from outlast.agent.fibers.sql import FiberRow
 from outlast.core.clock import seconds
 
-PATIENCE = 3  # tries after which even a new process waits for its turn
-PERSISTENCE = 20  # tries that a fiber gets in any case, however long ago it was interrupted
+TRIES_BEFORE_WAIT = 3  # after these, even a new process waits for `retry_at`
+TRIES_BEFORE_EXPIRY = 20  # a fiber gets these even if it is older than `max_age`
 LARGEST_EXPONENT = 20
 
 
 @dataclass(frozen=True, slots=True)
 class FiberRecovery:
-    """How left-behind fibers are recovered. Durations in seconds or as `timedelta`.
+    """How orphaned fibers are recovered. Durations in seconds or as `timedelta`.
 
     `retry` is the wait after the first failure of the hook; it doubles up to `retry_at_most`.
-    A fiber that has got nowhere for `max_age`, because its hook fails or because it dies again and
-    again without having stashed anything, is dropped with an event (0: never).
-    `max_attempts` bounds crashes: a fiber is dropped, too, if its process has crashed that often after the
-    fiber was handed to the hook, in a row and without a stash in between. From the second crash on such a
-    fiber waits for its neighbours (1, 2, 4, then 5 seconds), and runs alone. A process that was asked to
-    stop has not crashed.
-    A scan that has run for `scan_deadline` makes way, and goes on a moment later.
+    A fiber that made no progress for `max_age`, because its hook fails or because its process keeps
+    crashing before it stashes anything, is dropped with an event (0: never).
+    `max_attempts` bounds crashes: a fiber is dropped if its process crashes that many times in a row after
+    the hook was called, without a stash in between. From the second crash on, such a fiber waits for its
+    neighbours (1, 2, 4, then 5 seconds), and runs alone. A process that was asked to stop did not crash.
+    A scan that has run for `scan_deadline` yields, and continues a moment later.
     """
 
     retry: float | timedelta = 30.0
@@ -43,47 +42,46 @@ class FiberRecovery:
             seconds(getattr(self, name), name)
 
     def delay_after(self, waits: int) -> int:
-        """Milliseconds to wait after this many tries in a row without progress."""
+        """Return the milliseconds to wait after this many tries in a row without progress."""
         factor = 2 ** min(max(waits - 1, 0), LARGEST_EXPONENT)
         return int(min(seconds(self.retry_at_most), seconds(self.retry) * factor) * 1000)
 
 
-def handed_over_at(row: FiberRow, options: FiberRecovery) -> int:
-    """When a left-behind fiber was handed to its hook last, in milliseconds."""
+def last_attempt_at(row: FiberRow, options: FiberRecovery) -> int:
+    """Return when the hook of an orphaned fiber was last called, in milliseconds."""
     return 0 if row.retry_at is None else row.retry_at - options.delay_after(row.waits)
 
 
-def attempted(row: FiberRow, now: int, options: FiberRecovery) -> tuple[int, int, int]:
-    """What to write before the hook is called: tries, waits, and when to try again if this fails.
+def count_attempt(row: FiberRow, now: int, options: FiberRecovery) -> tuple[int, int, int]:
+    """Return what to write before calling the hook: tries, waits, and when to retry if this attempt fails.
 
-    Tries bunched within half a `retry` count once, however often the process is restarted meanwhile: a
-    series of deploys is not a fiber that kills its process. After a crash each of them counts.
+    Tries within half a `retry` count once, so that a series of deploys does not look like a fiber that kills
+    its process. After a crash, each try counts.
     """
     if row.tries and row.retry_at is not None and not row.crashes:
-        counted_at = handed_over_at(row, options)
+        counted_at = last_attempt_at(row, options)
         if counted_at <= now < counted_at + options.delay_after(1) // 2:
             return row.tries, row.waits, row.retry_at
     return row.tries + 1, row.waits + 1, now + options.delay_after(row.waits + 1)
 
 
-Turn = Literal["now", "later", "alone", "too old", "crashed too often"]
+Verdict = Literal["now", "later", "alone", "too old", "crashed too often"]
 
 
-def turn_of(row: FiberRow, now: int, options: FiberRecovery, *, same_process: bool) -> Turn:
-    """Whether a left-behind fiber is handed to the hook now.
+def judge(row: FiberRow, now: int, options: FiberRecovery, *, same_process: bool) -> Verdict:
+    """Decide whether to call the hook of an orphaned fiber now.
 
-    A new process tries at once what failed in an old one (it may well be the repaired version),
-    unless that has failed so often that the fiber may be what kills it, or has crashed before: then it
-    is recovered alone. One that would have to wait for longer than it ever waits was put off by a clock
-    that was ahead, and need not wait.
+    A new process retries at once (it may run fixed code), unless the fiber failed so often that it may be
+    what kills the process. After a crash, the fiber is recovered alone. A wait longer than the longest delay
+    was computed by a clock that was ahead, and is ignored.
     """
     if row.crashes and not same_process:
         return "alone" if row.crashes < options.max_attempts else "crashed too often"
     max_age = int(seconds(options.max_age) * 1000)
-    stuck_since = row.interrupted_at if row.tries >= PERSISTENCE else None
+    stuck_since = row.interrupted_at if row.tries >= TRIES_BEFORE_EXPIRY else None
     if max_age and stuck_since is not None and now - stuck_since >= max_age:
         return "too old"
-    must_wait = same_process or row.tries >= PATIENCE
-    if must_wait and handed_over_at(row, options) <= now < (row.retry_at or 0):
+    must_wait = same_process or row.tries >= TRIES_BEFORE_WAIT
+    if must_wait and last_attempt_at(row, options) <= now < (row.retry_at or 0):
         return "later"
     return "now"

@@ -1,4 +1,4 @@
-"""One fiber: as it runs, as its function sees it, and as whoever started it does."""
+"""One fiber: as it runs (`Fiber`), for its function (`FiberContext`) and for its caller (`FiberHandle`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Fiber:
 
     def __init__(self, row: FiberRow, fibers: Fibers, accepted: asyncio.Future[Any]) -> None:
         self.accepted = accepted  # resolved when its row is durable
-        self.block = fibers.commits.current()  # the commit() block that it is part of
+        self.block = fibers.commits.current()  # the commit() block that starts it
         self.id = row.id
         self.root_id = row.root_id
         self.name = row.name
@@ -32,19 +32,19 @@ class Fiber:
         self.snapshot = row.snapshot
         self.tries = row.tries
         self.stashes = row.stashes
-        self._origin: Origin | None = None  # of what it admits, since its last stash
-        self._has_admitted = row.interrupted_at is not None  # in an earlier run: who knows
+        self._origin: Origin | None = None  # of its admissions since the last stash
+        self._has_admitted = row.interrupted_at is not None  # an earlier run may have admitted work
         self.fibers = fibers
         self.running = True
         self.begun = False  # its task has taken its first step
-        self.cancelled = False  # by its user; everything else that stops it is an interruption
+        self.cancelled = False  # by the user; any other stop is an interruption
         self.awaited = False
         self.task: asyncio.Task[None] | None = None
         self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.result.add_done_callback(retrieve)
 
     def cancel(self) -> None:
-        """By its user's wish. A task that has not begun could not see to its row, so it may begin."""
+        """Cancel on behalf of the user. A task that has not begun is left to begin, and ends its row."""
         self.cancelled = True
         if self.running and self.begun and self.task is not None:
             self.task.cancel()
@@ -79,14 +79,14 @@ class Fiber:
         return self._origin
 
     def forget_admissions(self) -> list[Operation]:
-        """For the commit of its end, if it may have admitted anything, in this run or before."""
+        """Return the operations for the commit of its end; empty if no run admitted any work."""
         if not self._has_admitted:
             return []
         return [forget(self.fibers.address, fiber_scope(self.root_id))]
 
 
 class FiberContext:
-    """What a fiber's function is given."""
+    """The argument of a fiber's function."""
 
     __slots__ = ("_fiber",)
 
@@ -103,7 +103,7 @@ class FiberContext:
 
     @property
     def snapshot(self) -> Any:
-        """What was stashed last; until then the input, or None."""
+        """The value stashed last; until then the input, or None."""
         text = self._fiber.snapshot
         return None if text is None else json.decode(text)
 
@@ -115,7 +115,7 @@ class FiberContext:
 class FiberHandle(Generic[T]):
     """A running fiber: await it for its result. Not awaiting it is fire-and-forget.
 
-    Cancelling whoever awaits it does not cancel the fiber; `cancel()` does."""
+    Cancelling the awaiting task does not cancel the fiber; `cancel()` does."""
 
     __slots__ = ("_fiber",)
 
@@ -131,11 +131,11 @@ class FiberHandle(Generic[T]):
         return self._fiber.name
 
     def done(self) -> bool:
-        """True when the fiber has ended and its row is gone."""
+        """Return whether the fiber has ended and its row is deleted."""
         return self._fiber.result.done()
 
     def cancel(self) -> bool:
-        """Stop the fiber: its row is removed, and whoever awaits it gets `FiberCancelled`."""
+        """Stop the fiber: its row is deleted, and awaiting it raises `FiberCancelled`."""
         if not self._fiber.running:
             return False
         self._fiber.cancel()
@@ -145,7 +145,7 @@ class FiberHandle(Generic[T]):
         block = self._fiber.block
         if block is not None and block.is_open and self._fiber.fibers.commits.current() is block:
             raise RuntimeError(
-                f"the fiber {self.name!r} starts when the commit() block around this ends;"
+                f"the fiber {self.name!r} starts when the surrounding commit() block ends;"
                 f" await it after the block"
             )
         self._fiber.awaited = True
@@ -156,6 +156,6 @@ class FiberHandle(Generic[T]):
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:
-    """A failure is logged where it happens; asyncio need not do it again."""
+    """Mark an exception as retrieved: it is logged where it happens, so asyncio must not log it again."""
     if not future.cancelled():
         future.exception()

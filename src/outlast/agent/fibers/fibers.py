@@ -1,4 +1,4 @@
-"""Fibers: durable units of work with a stashable snapshot."""
+"""The running fibers of an agent: starting them, running them, and storing their end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Concatenate, TypeVar
 
-from outlast.agent.admission import admitting
+from outlast.agent.admission import current_work
 from outlast.agent.commit import leave_blocks
 from outlast.agent.events import (
     FiberRunAborted,
@@ -54,33 +54,31 @@ _recovering: ContextVar[Replaceable | None] = ContextVar("outlast_recovering", d
 
 
 class Replaceable:
-    """A left-behind fiber inside its recovery hook: the first fiber started there takes its place."""
+    """An orphaned fiber inside its recovery hook: the first fiber started there replaces it."""
 
     def __init__(self, row: FiberRow, fibers: Fibers) -> None:
         self.row = row
         self.fibers = fibers
-        self.replaced = asyncio.get_running_loop().create_future()  # the other row is durable
-        self.accepted: asyncio.Future[Any] | None = (
-            None  # somebody has taken its place; is it durable?
-        )
+        self.replaced = asyncio.get_running_loop().create_future()  # the new row is durable
+        self.accepted: asyncio.Future[Any] | None = None  # of the fiber that replaces it
         self.is_open = True
 
     def take(self, fibers: Fibers) -> FiberRow | None:
-        """The row to replace, once, for the agent that it belongs to."""
+        """Return the row to replace, once, if it belongs to this agent."""
         if not self.is_open or self.fibers is not fibers:
             return None
         self.is_open = False
         return self.row
 
     def replaced_by(self, fiber: Fiber) -> None:
-        """This fiber takes the place, as soon as that is durable."""
+        """Resolve `replaced` once the row of this fiber is durable."""
 
-        def known(accepted: asyncio.Future[Any]) -> None:
+        def resolve(accepted: asyncio.Future[Any]) -> None:
             if accepted.exception() is None and not self.replaced.done():
                 self.replaced.set_result(None)
 
         self.accepted = fiber.accepted
-        fiber.accepted.add_done_callback(known)
+        fiber.accepted.add_done_callback(resolve)
 
     def __enter__(self) -> None:
         self._token = _recovering.set(self)
@@ -100,14 +98,14 @@ class Fibers(Part):
     # --- starting --------------------------------------------------------------------------------
 
     def run(self, name: str, function: FiberFunction[T], input: Any) -> FiberHandle[T]:
-        """Queue the row of a new fiber and start it. Raises before anything is written, or not at all."""
+        """Queue the row of a new fiber and start it. Raises only before anything is written."""
         check_function(name, function)
         has_input = not isinstance(input, _Unset)
         snapshot = json.encode(input, "input") if has_input else None
         recovering = _recovering.get()
         old = recovering.take(self) if recovering is not None else None
         operations: list[Operation]
-        if old is not None and old.managed:  # its record goes on, under its id and key
+        if old is not None and old.managed:  # its record continues, under its id and key
             row = replace(old, name=name, snapshot=snapshot or old.snapshot)
             now = self.activation.clock.now()
             operations = [(rows.REPLACE, (self.address, row.id, name, row.snapshot, now))]
@@ -132,7 +130,7 @@ class Fibers(Part):
         idempotency_key: str | None = None,
         metadata: str | None = None,
     ) -> FiberRow:
-        """The row of a new fiber; it goes on with what `old` had stashed, unless it has an input."""
+        """Return the row of a new fiber; without an input, it continues from the snapshot of `old`."""
         now = self.activation.clock.now()
         new_id = self.activation.ids.new("fiber")
         return FiberRow(
@@ -186,19 +184,19 @@ class Fibers(Part):
         *,
         claim: bool = False,
     ) -> Fiber:
-        """Hand `operations` over, and run the function as soon as they are durable."""
-        accepted = self.commits.hand_over(operations)
+        """Submit `operations`, and run the function once they are durable."""
+        accepted = self.commits.submit(operations)
         fiber = Fiber(row, self, accepted)
         self.running[row.id] = fiber
         context = contextvars.copy_context()
         context.run(leave_blocks)
         context.run(_recovering.set, None)
         context.run(_current.set, fiber)
-        context.run(admitting.set, fiber)
+        context.run(current_work.set, fiber)
         fiber.task = self.activation.spawn(
             self._execute(fiber, function, has_input, claim), f"fiber {row.name}", context
         )
-        fiber.task.add_done_callback(lambda _: self._gone(fiber))
+        fiber.task.add_done_callback(lambda _: self._task_done(fiber))
         return fiber
 
     # --- running ---------------------------------------------------------------------------------
@@ -219,7 +217,7 @@ class Fibers(Part):
                 await self._claim(fiber)
         except BaseException as error:
             fiber.running = False
-            await self._never_ran(fiber, error)
+            await self._not_started(fiber, error)
             return
         started = self.activation.clock.now()
         self._emit(FiberRunStarted, fiber)
@@ -227,7 +225,7 @@ class Fibers(Part):
             context = FiberContext(fiber)
             work = function(context, context.snapshot) if has_input else function(context)
             if not inspect.isawaitable(work):
-                raise TypeError(f"a fiber's function is async; {function!r} returned {work!r}")
+                raise TypeError(f"a fiber's function must be async; {function!r} returned {work!r}")
             result = await work
         except BaseException as error:
             await self._failed(fiber, error)
@@ -235,20 +233,19 @@ class Fibers(Part):
             await self._completed(fiber, result, started)
 
     async def _claim(self, fiber: Fiber) -> None:
-        """From pending to running; refused when it was cancelled before it began."""
+        """Set pending to running; refused if the fiber was cancelled before it began."""
         now = self.activation.clock.now()
         await self.commits.commit([(rows.CLAIM, (self.address, fiber.id, now))])
 
-    async def _never_ran(self, fiber: Fiber, error: BaseException) -> None:
-        """Its function was not called. If its row is there all the same, it must go, or be found."""
+    async def _not_started(self, fiber: Fiber, error: BaseException) -> None:
+        """End a fiber whose function was not called. A stored row is deleted, or left to recovery."""
         accepted = fiber.accepted
         stored = accepted.done() and not accepted.cancelled() and accepted.exception() is None
         cancelled = FiberCancelled(f"the fiber {fiber.name!r} was cancelled before it began")
         if not isinstance(error, asyncio.CancelledError):
             self._ended(fiber)
-            self._resolve(
-                fiber, cancelled if stored else error
-            )  # the claim, or the row, was refused
+            # The store refused the claim, or the row.
+            self._resolve(fiber, cancelled if stored else error)
         elif not stored:
             self._ended(fiber)
             failure = accepted.exception() if accepted.done() else None
@@ -286,9 +283,9 @@ class Fibers(Part):
                     )
             elif is_stored is False:
                 self._emit(FiberRunAborted, fiber)
-        else:  # cancelled from outside, or the process is being interrupted: not its user's wish
+        else:  # cancelled from outside, or the process is interrupted: the user did not cancel it
             self._interrupted(fiber)
-            for orphaned in self.parts.having("fiber_orphaned"):
+            for orphaned in self.parts.overriding("fiber_orphaned"):
                 orphaned()
             if not isinstance(error, asyncio.CancelledError):
                 raise error
@@ -301,7 +298,7 @@ class Fibers(Part):
         error: BaseException | None,
         result: Any = None,
     ) -> bool | None:
-        """Make the end durable, then tell. False: its user had cancelled it before; None: not stored."""
+        """Store the end, then resolve the result. False if the user cancelled first; None if not stored."""
         now = self.activation.clock.now()
         operation: Operation
         if fiber.managed:
@@ -310,13 +307,13 @@ class Fibers(Part):
             operation = rows.DELETE, (self.address, fiber.id)
         try:
             outcome = self.commits.commit([operation, *fiber.forget_admissions()])
-            with contextlib.suppress(asyncio.CancelledError):  # it is at its end anyway
+            with contextlib.suppress(asyncio.CancelledError):  # the fiber is ending anyway
                 await outcome
             touched = outcome.result()
         except OutlastError as failure:
             if self.activation.ended is None:
                 logger.warning(
-                    "%s: the end of %r was not stored: %s", self.address, fiber.name, failure
+                    "%s: cannot store the end of %r: %s", self.address, fiber.name, failure
                 )
             self._interrupted(fiber)
             return None
@@ -325,19 +322,19 @@ class Fibers(Part):
         return touched[0] != 0
 
     def _interrupted(self, fiber: Fiber) -> None:
-        """Its row stays: the next activation will find it."""
+        """End it in memory and keep its row: the next activation recovers it."""
         self._ended(fiber)
         self._emit(FiberRunInterrupted, fiber, recovery_reason="left")
         self._resolve(
             fiber,
             FiberInterrupted(
-                f"the fiber {fiber.name!r} ({fiber.id}) was left for a later activation:"
+                f"the fiber {fiber.name!r} ({fiber.id}) was interrupted, and a later activation resumes it:"
                 f" {self.activation.ended or 'it was cancelled from outside'}"
             ),
         )
 
-    def _gone(self, fiber: Fiber) -> None:
-        """Its task is over. If that was before its first step, nobody has been told."""
+    def _task_done(self, fiber: Fiber) -> None:
+        """Resolve the result of a task that ended before its first step."""
         if not fiber.result.done():
             fiber.running = False
             self._interrupted(fiber)
@@ -345,7 +342,7 @@ class Fibers(Part):
     def _ended(self, fiber: Fiber) -> None:
         if self.running.get(fiber.id) is fiber:
             del self.running[fiber.id]
-            for ended in self.parts.having("fiber_ended"):
+            for ended in self.parts.overriding("fiber_ended"):
                 ended(fiber.id)
 
     def _resolve(self, fiber: Fiber, error: BaseException | None, result: Any = None) -> None:
@@ -356,7 +353,7 @@ class Fibers(Part):
         else:
             fiber.result.set_exception(error)
 
-    # --- the fiber around the running code -------------------------------------------------------
+    # --- the current fiber -----------------------------------------------------------------------
 
     @property
     def is_inside(self) -> bool:
@@ -365,11 +362,11 @@ class Fibers(Part):
         return fiber is not None and fiber.fibers is self
 
     def current(self) -> Fiber:
-        """The fiber of this agent that the running code belongs to."""
+        """Return the fiber of this agent that the running code belongs to."""
         fiber = _current.get()
         if fiber is None or fiber.fibers is not self:
             raise NotInFiber(
-                "stash() works inside a fiber of this agent only; start one with run_fiber()"
+                "stash() must be called inside a fiber of this agent; start one with run_fiber()"
             )
         return fiber
 
@@ -397,4 +394,4 @@ def check_function(name: str, function: object) -> None:
         )
         if inspect.iscoroutine(function):
             function.close()
-        raise TypeError(f"the fiber {name!r} needs an async function, not {function!r}{hint}")
+        raise TypeError(f"function must be an async function, got {function!r}{hint}")

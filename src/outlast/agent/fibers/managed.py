@@ -1,4 +1,4 @@
-"""Managed fibers: kept after their end, looked up by id or idempotency key."""
+"""Managed fibers: their records outlive them, and are found by id or idempotency key."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ STATUSES: tuple[FiberStatus, ...] = (
     "interrupted",
 )
 DELETED_BY_DEFAULT: tuple[FiberStatus, ...] = ("completed", "error", "aborted")
-MOST_LISTED = 100
-MOST_DELETED = 500
+MAX_LISTED = 100
+MAX_DELETED = 500
 
 
 @dataclass(frozen=True, slots=True)
 class FiberInspection:
-    """A managed fiber as it stands in the store."""
+    """The stored record of a managed fiber."""
 
     id: str
     name: str
@@ -48,11 +48,11 @@ class FiberInspection:
     created_at: datetime
     started_at: datetime | None
     settled_at: datetime | None
-    accepted: bool = True  # False: start_fiber found one with this id or key, and started nothing
+    accepted: bool = True  # False: start_fiber found this one by id or key, and started nothing
 
 
 class ManagedFibers(Part):
-    """The fibers of one agent that are kept."""
+    """The managed fibers of one agent."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -75,7 +75,7 @@ class ManagedFibers(Part):
         _check_text("idempotency_key", idempotency_key)
         block = self._fibers.commits.current()
         if block is not None and wait:
-            raise ValueError("wait=True inside commit() would wait for ever; wait after the block")
+            raise ValueError("wait=True inside commit() would deadlock; wait after the block")
         has_input = input is not UNSET
         snapshot = json.encode(input, "input") if has_input else None
         origin = current_origin()
@@ -116,10 +116,10 @@ class ManagedFibers(Part):
         return self._inspection(found, accepted=False)
 
     async def _existing_or_free(self, id: str | None, key: str | None) -> FiberRow | None:
-        """The fiber with this id or key; None when it can be started here and now.
+        """Return the fiber with this id or key, or None once a new one can start.
 
-        Code that still runs under the id (just started, or cancelled and not at its end yet) comes
-        first: it must neither be displaced nor write into the row of its successor.
+        A fiber that still runs under the id (just started, or cancelled and ending) goes first: it must not
+        be displaced, and must not write into the row of its successor.
         """
         while True:
             before = self._fibers.running.get(id) if id is not None else None
@@ -129,10 +129,10 @@ class ManagedFibers(Part):
             if existing is not None or live is None:
                 return existing
             if live.block is not None and live.block is self._fibers.commits.current():
-                raise FiberConflict(f"the fiber {id!r} is started in this commit() block already")
+                raise FiberConflict(f"the fiber {id!r} was already started in this commit() block")
             if not live.accepted.done():
                 await asyncio.wait({live.accepted})
-            elif live is before and was_stored and live.task is not None:  # its row is gone
+            elif live is before and was_stored and live.task is not None:  # its row was deleted
                 await asyncio.wait({live.task})
 
     async def _existing(self, id: str | None, key: str | None) -> FiberRow | None:
@@ -153,9 +153,9 @@ class ManagedFibers(Part):
         return None if row is None else self._inspection(row)
 
     async def _named(self, id: str | None, key: str | None) -> FiberRow | None:
-        """The fiber with this id, or with this key."""
+        """Return the fiber with this id, or with this key."""
         if (id is None) == (key is None):
-            raise TypeError("name the fiber by its id or by idempotency_key=, and not by both")
+            raise TypeError("pass either the fiber's id or idempotency_key=, not both")
         if id is not None:
             return await self._row(id)
         _check_text("idempotency_key", key)
@@ -164,7 +164,7 @@ class ManagedFibers(Part):
     async def list(
         self, status: FiberStatus | Iterable[FiberStatus] | None, name: str | None, limit: int
     ) -> list[FiberInspection]:
-        _check_limit(limit, MOST_LISTED)
+        _check_limit(limit, MAX_LISTED)
         statuses = STATUSES if status is None else _statuses(status)
         if not statuses:
             return []
@@ -175,7 +175,7 @@ class ManagedFibers(Part):
         return [self._inspection(FiberRow(*values)) for values in found]
 
     async def cancel(self, id: str | None, key: str | None) -> bool:
-        """Durable first, then the running code is stopped; waiters need not wait for it."""
+        """Make the end durable, then stop the running code. Waiters return without waiting for the code."""
         row = await self._named(id, key)
         if row is None or row.settled_at is not None:
             return False
@@ -220,7 +220,7 @@ class ManagedFibers(Part):
         settled_before: datetime | None,
         limit: int,
     ) -> int:
-        _check_limit(limit, MOST_DELETED)
+        _check_limit(limit, MAX_DELETED)
         statuses = DELETED_BY_DEFAULT if status is None else _statuses(status)
         arguments: list[str | int | None] = [self._fibers.address, *statuses]
         if settled_before is not None:
@@ -232,19 +232,19 @@ class ManagedFibers(Part):
         return touched[0]
 
     async def wait(self, id: str) -> FiberInspection:
-        """Wait until the fiber has ended, whoever runs it."""
+        """Wait until the fiber has ended, in this or in a later run."""
         while True:
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.setdefault(id, set()).add(waiter)  # before looking, so as to miss nothing
+            self._waiters.setdefault(id, set()).add(waiter)  # before reading, to miss no end
             try:
                 row = await self._row(id)
                 if row is None:
-                    raise FiberInterrupted(f"the fiber {id!r} was deleted while it was waited for")
+                    raise FiberInterrupted(f"the fiber {id!r} was deleted during the wait")
                 if row.settled_at is not None:
                     return self._inspection(row)
                 ended = self._fibers.activation.ended
                 if ended is not None:
-                    raise FiberInterrupted(f"the fiber {id!r} was left for later: {ended}")
+                    raise FiberInterrupted(f"the fiber {id!r} was interrupted: {ended}")
                 if id not in self._fibers.running:
                     self._recovery.scan_soon()
                 await waiter
@@ -260,7 +260,7 @@ class ManagedFibers(Part):
                 waiter.set_result(None)
 
     def leave(self, reason: Exception) -> None:
-        """This activation is over: let those who wait find out."""
+        """Wake the waiters, so that they see that this activation is over."""
         for id in list(self._waiters):
             self.fiber_ended(id)
 
@@ -292,7 +292,7 @@ def _statuses(status: FiberStatus | Iterable[FiberStatus]) -> Sequence[FiberStat
     statuses: Sequence[Any] = [status] if isinstance(status, str) else list(status)
     for one in statuses:
         if one not in STATUSES:
-            raise ValueError(f"{one!r} is not a fiber's status ({', '.join(STATUSES)})")
+            raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {one!r}")
     return statuses
 
 
@@ -304,4 +304,4 @@ def _check_text(what: str, value: str | None) -> None:
 
 def _check_limit(limit: int, most: int) -> None:
     if not isinstance(limit, int) or not 1 <= limit <= most:
-        raise ValueError(f"limit is a number from 1 to {most}, not {limit!r}")
+        raise ValueError(f"limit must be an int from 1 to {most}, got {limit!r}")

@@ -1,4 +1,4 @@
-"""What becomes of the fibers that a dead process left behind."""
+"""Recovery of orphaned fibers: those whose process ended before they did."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from outlast.agent.events import (
     FiberRunInterrupted,
 )
 from outlast.agent.fibers import sql as rows
-from outlast.agent.fibers.backoff import FiberRecovery, attempted, handed_over_at, turn_of
+from outlast.agent.fibers.backoff import FiberRecovery, count_attempt, judge, last_attempt_at
 from outlast.agent.fibers.fiber import FiberHandle, retrieve
 from outlast.agent.fibers.fibers import FiberFunction, Fibers, Replaceable, check_function
 from outlast.agent.fibers.sql import FiberRow
@@ -49,16 +49,16 @@ LAST_RESCAN = 300.0
 
 @dataclass(frozen=True, slots=True)
 class FiberResolution:
-    """How a managed fiber that was interrupted has ended. The recovery hook may return one."""
+    """How an interrupted managed fiber ended. The recovery hook may return one."""
 
     status: Literal["completed", "error", "aborted", "interrupted"]
     error: str | None = None
-    metadata: Any = None  # with "completed" only: replaces what start_fiber was given
+    metadata: Any = None  # with "completed" only: replaces the metadata of start_fiber
     snapshot: Any = None
 
 
 class FiberRecoveryContext:
-    """A fiber that was left behind, as `on_fiber_recovered` is given it."""
+    """An orphaned fiber, as the argument of `on_fiber_recovered`."""
 
     def __init__(self, row: FiberRow, fibers: Fibers, place: Replaceable) -> None:
         self._row = row
@@ -95,27 +95,27 @@ class FiberRecoveryContext:
         return to_datetime(self._row.created_at)
 
     def resume(self, function: FiberFunction[T]) -> FiberHandle[T]:
-        """Go on with this fiber, under its id and with its snapshot.
+        """Continue this fiber, under its id and with its snapshot.
 
         The function is called with the fiber, and with the snapshot if it takes a second argument.
-        Its row is the old one: a death here neither loses nor doubles it.
+        The row stays the same, so a crash here neither loses nor duplicates the fiber.
         """
         check_function(self.name, function)
         if self._place.take(self._fibers) is None:
             raise NotInFiber(
-                f"the fiber {self.name!r} was resumed or replaced already, or its hook has returned"
+                f"the fiber {self.name!r} was already resumed or replaced, or its hook returned"
             )
         now = self._fibers.activation.clock.now()
         operation: Operation = (rows.RESUME, (self._fibers.address, self.id, now))
         fiber = self._fibers.launch(
-            self._row, function, _takes_two(function), [operation], claim=False
+            self._row, function, _takes_snapshot(function), [operation], claim=False
         )
         self._place.replaced_by(fiber)
         return FiberHandle(fiber)
 
 
 class Recovery(Part):
-    """Finds the rows that nobody runs, and hands them to the hook, one after another."""
+    """Finds orphaned fibers, and calls the recovery hook with each in turn."""
 
     first_reads = (rows.IS_ANY_UNFINISHED,)
     alarms = (ALARM,)
@@ -128,12 +128,12 @@ class Recovery(Part):
         self._again = False
         self._woken = False
         self._tried: set[str] = set()  # by this activation
-        self._started: set[str] = set()  # roots whose start here counts, should the process crash
-        self._suspects: set[str] = set()  # that wait to be recovered alone
-        self._is_stopping = False  # the process was asked to
-        self._hooks: set[str] = set()  # whose hook still runs, though it has replaced its fiber
-        self._passed_over: set[str] = set()  # because of that
-        self._failures = 0  # scans in a row that could not be finished
+        self._started: set[str] = set()  # root ids whose crash counter includes this run
+        self._suspects: set[str] = set()  # waiting to be recovered alone
+        self._is_stopping = False  # the process was asked to stop
+        self._hooks: set[str] = set()  # fibers whose hook is running, even after a replacement
+        self._passed_over: set[str] = set()  # fibers that a scan skipped for that reason
+        self._failures = 0  # scans in a row that raised
 
     async def start(self) -> None:
         if await self.activation.fetch(rows.IS_ANY_UNFINISHED, self.address):
@@ -142,14 +142,14 @@ class Recovery(Part):
     async def wake(self, source: str) -> None:
         await asyncio.shield(self.scan_soon(woken=True))
 
-    async def set_right(self) -> None:
+    async def clock_set_back(self) -> None:
         await asyncio.shield(self.scan_soon())
 
     async def host_stops(self, cause: str) -> None:
-        await self.spare()
+        await self.uncount_crashes()
 
     def fiber_orphaned(self) -> None:
-        """A row was left behind, and this activation goes on."""
+        """A fiber was interrupted, but this activation continues."""
         self.scan_soon()
 
     @property
@@ -158,11 +158,11 @@ class Recovery(Part):
         return options
 
     def _settled(self, row: FiberRow) -> None:
-        for ended in self.parts.having("fiber_ended"):
+        for ended in self.parts.overriding("fiber_ended"):
             ended(row.id)
 
     def scan_soon(self, *, woken: bool = False) -> asyncio.Task[None]:
-        """Scan now; if a scan is under way, again after it. `woken`: by the alarm, which is due."""
+        """Scan now, or again after the running scan. `woken`: the alarm is due, and must be set anew."""
         self._woken |= woken
         if self._scan is None:
             self._scan = self._activation.spawn(self._scan_all(), "recover fibers")
@@ -180,13 +180,13 @@ class Recovery(Part):
                     return
         except Exception as error:
             if self._activation.ended is None:
-                logger.error("%s: recovery was interrupted: %r", self._fibers.address, error)
+                logger.error("%s: recovery failed, will retry: %r", self._fibers.address, error)
                 self._scan_later()
         finally:
             self._scan = None
 
     def _scan_later(self) -> None:
-        """A scan could not be finished (the store, or a fault): it must not have been the last."""
+        """Scan again after a failed scan, with growing delays."""
         delay = min(LAST_RESCAN, FIRST_RESCAN * 2 ** min(self._failures, 20))
         self._failures += 1
         self._activation.hold()
@@ -199,7 +199,7 @@ class Recovery(Part):
         asyncio.get_running_loop().call_later(delay, again, context=contextvars.Context())
 
     async def _scan_once(self) -> None:
-        """One pass over the rows that nobody runs, oldest first."""
+        """Make one pass over the orphaned fibers, oldest first."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds(self._options.scan_deadline)
         woken, self._woken = self._woken, False
@@ -207,15 +207,15 @@ class Recovery(Part):
         waiting: list[FiberRow] = []
         overdue = False
         async for found in self._orphans():
-            row = await self._as_it_is(found.id)
+            row = await self._reread(found.id)
             if row is None:
                 continue  # it ended while others were being recovered
             now = self._activation.clock.now()
-            turn = turn_of(row, now, self._options, same_process=self._is_known(row))
-            if turn == "later":
+            verdict = judge(row, now, self._options, same_process=self._is_known(row))
+            if verdict == "later":
                 waiting.append(row)
                 continue
-            if turn == "alone":
+            if verdict == "alone":
                 self._suspects.add(row.id)
                 self._activation.spawn(self._recover_alone(row), f"recover {row.name} alone")
                 continue
@@ -224,11 +224,9 @@ class Recovery(Part):
                 overdue = True
                 break
             handled += 1
-            if turn == "too old":
-                await self._drop(
-                    row, "max_age_exceeded", "it has got nowhere for longer than max_age"
-                )
-            elif turn == "crashed too often":
+            if verdict == "too old":
+                await self._drop(row, "max_age_exceeded", "it made no progress for max_age")
+            elif verdict == "crashed too often":
                 why = f"the process crashed {row.crashes} times after it was resumed"
                 await self._drop(row, "max_attempts_exceeded", why)
             elif (left := await self._recover(row)) is not None:
@@ -238,9 +236,9 @@ class Recovery(Part):
             await self._arm(waiting, overdue, progress=handled > failed)
 
     async def _recover_alone(self, found: FiberRow) -> None:
-        """Recover a fiber that may be what kills its process: after its neighbours, and alone."""
-        crashes = found.crashes + 1  # with the one that interrupted it first
-        elapsed = self._activation.clock.now() - handed_over_at(found, self._options)
+        """Recover a fiber that may be what kills the process: after its neighbours, and alone."""
+        crashes = found.crashes + 1  # including the first interruption
+        elapsed = self._activation.clock.now() - last_attempt_at(found, self._options)
         left: FiberRow | None = None
         try:
             await asyncio.sleep(delay_before(crashes, elapsed))
@@ -248,7 +246,7 @@ class Recovery(Part):
                 row = await self._unfinished(found.id)
                 if row is not None:
                     left = await self._recover(row)
-                    await self._until_seen_alone(row, alone_for(crashes))
+                    await self._wait_for_fibers(row.root_id, alone_for(crashes))
         except OutlastError as error:
             if self._activation.ended is None:
                 logger.error(
@@ -260,31 +258,31 @@ class Recovery(Part):
         if left is not None and self._activation.ended is None:
             self.scan_soon(woken=True)
 
-    async def _until_seen_alone(self, row: FiberRow, window: float) -> None:
-        """Wait for the end of what the hook has started, for so long."""
-        running = [each for each in self._fibers.running.values() if each.root_id == row.root_id]
+    async def _wait_for_fibers(self, root_id: str, window: float) -> None:
+        """Wait for the end of the fibers that the hook started, for at most `window` seconds."""
+        running = [each for each in self._fibers.running.values() if each.root_id == root_id]
         if running:
             await asyncio.wait({each.result for each in running}, timeout=window)
 
     def _is_known(self, row: FiberRow) -> bool:
-        """Whether this process has worked on it before: then its last try was no crash."""
+        """Return whether this process worked on it before, so that its last try was not a crash."""
         return self._activation.is_continued or row.id in self._tried
 
-    async def spare(self) -> None:
-        """The process is asked to stop: what it leaves behind was not a crash."""
+    async def uncount_crashes(self) -> None:
+        """Take back the crash counts of this run: the process was asked to stop."""
         self._is_stopping = True
-        operations = self._no_crash_of(set(self._started))
+        operations = self._uncounted(set(self._started))
         if operations:
             await self._fibers.commits.commit(operations)
 
-    def _no_crash_of(self, roots: set[str]) -> list[Operation]:
-        """Take back what was counted when they began, if that was here."""
+    def _uncounted(self, roots: set[str]) -> list[Operation]:
+        """Return the operations that take back the crash counts of this run."""
         begun = roots & self._started
         self._started -= begun
         return [(rows.SPARE, (self._fibers.address, root)) for root in sorted(begun)]
 
-    async def _as_it_is(self, id: str) -> FiberRow | None:
-        """The row as it is now, if it is still one that nobody runs."""
+    async def _reread(self, id: str) -> FiberRow | None:
+        """Return the current row, if the fiber is still orphaned."""
         row = await self._unfinished(id)
         return None if self._is_taken(id) else row
 
@@ -298,7 +296,7 @@ class Recovery(Part):
         return id in self._fibers.running or id in self._hooks or id in self._suspects
 
     async def _orphans(self) -> AsyncIterator[FiberRow]:
-        """The rows that nobody runs, in slices."""
+        """Yield the orphaned fibers, read page by page."""
         after = (-1, "")
         while True:
             found = await self._activation.store.fetch(
@@ -313,12 +311,12 @@ class Recovery(Part):
                 return
 
     async def _recover(self, row: FiberRow) -> FiberRow | None:
-        """Hand one fiber to the hook. Returns its row when it has to be tried again."""
+        """Call the hook with one fiber. Returns its row if it must be tried again."""
         agent, clock = self._fibers.address, self._activation.clock
         self._emit(FiberRecoveryDetected, row)
         self._emit(FiberRunInterrupted, row, recovery_reason="orphaned")
         now = clock.now()
-        tries, waits, retry_at = attempted(row, now, self._options)
+        tries, waits, retry_at = count_attempt(row, now, self._options)
         counts = not self._is_known(row) and not self._is_stopping
         crashes = row.crashes + counts
         status = "interrupted" if row.managed else row.status
@@ -329,7 +327,7 @@ class Recovery(Part):
                 [(rows.ATTEMPT, (agent, row.id, status, now, tries, waits, retry_at, crashes))]
             )
         except CommitRefused:
-            return None  # it was cancelled meanwhile
+            return None  # cancelled in the meantime
         interrupted_at = row.interrupted_at or now
         row = replace(
             row,
@@ -342,7 +340,7 @@ class Recovery(Part):
         )
         if tries >= WARN_FROM:
             logger.warning(
-                "%s: recovering the fiber %r (%s), which has stashed nothing (attempt %d)",
+                "%s: recovering the fiber %r (%s), which made no progress (attempt %d)",
                 agent,
                 row.name,
                 row.id,
@@ -363,7 +361,7 @@ class Recovery(Part):
         return row if hook.result() else None
 
     def _hook_ended(self, id: str) -> None:
-        """If a scan passed its fiber over meanwhile, it may have been left again: look once more."""
+        """Scan again if a scan skipped the fiber while its hook was running."""
         self._hooks.discard(id)
         if id in self._passed_over:
             self._passed_over.discard(id)
@@ -371,7 +369,7 @@ class Recovery(Part):
                 self.scan_soon()
 
     async def _call(self, row: FiberRow, place: Replaceable) -> bool:
-        """Call the hook, and store what came of it. True: it failed and the row was kept."""
+        """Call the hook and store its result. True if it failed and the row was kept."""
         agent = self._fibers.address
         try:
             with place:
@@ -398,7 +396,7 @@ class Recovery(Part):
         return False
 
     def _hook_of(self, row: FiberRow) -> Callable[[FiberRecoveryContext], Any]:
-        """A fiber of a battery is its part's matter, and never the agent's."""
+        """Return the hook of the battery's part for a fiber of a battery, else the agent's."""
         owner = self.parts.owner_of(row.name)
         if owner is not None:
             return owner[0].fiber_recovered
@@ -419,19 +417,19 @@ class Recovery(Part):
     async def _drop(
         self, row: FiberRow, reason: Literal["max_age_exceeded", "max_attempts_exceeded"], why: str
     ) -> None:
-        """It was recovered for too long, or too often."""
+        """End a fiber that failed for too long, or too often."""
         self._emit(FiberRecoverySkipped, row, reason=reason)
         logger.error(
-            "%s: the fiber %r (%s) is dropped: %s", self._fibers.address, row.name, row.id, why
+            "%s: dropped the fiber %r (%s): %s", self._fibers.address, row.name, row.id, why
         )
-        gone = FiberResolution("error", why)
-        await self._fibers.commits.commit([self._ending(row, gone), self._forget(row)])
+        resolution = FiberResolution("error", why)
+        await self._fibers.commits.commit([self._ending(row, resolution), self._forget(row)])
         self._settled(row)
 
     async def _arm(self, waiting: list[FiberRow], overdue: bool, progress: bool) -> None:
-        """Set the alarm for what is left; with progress, what failed starts over with short waits."""
+        """Set the alarm for the fibers left. After progress, failed ones restart with short waits."""
         agent, now = self._fibers.address, self._activation.clock.now()
-        operations = self._no_crash_of({row.root_id for row in waiting})  # their hooks have raised
+        operations = self._uncounted({row.root_id for row in waiting})  # their hooks raised
         times = [row.retry_at or now for row in waiting]
         if progress and waiting:
             soon = now + self._options.delay_after(1)
@@ -462,7 +460,7 @@ class Recovery(Part):
 def settlement(
     agent: str, id: str, resolution: FiberResolution, now: int
 ) -> tuple[str | int | None, ...]:
-    """The arguments of `SETTLE` and `RESOLVE`."""
+    """Return the arguments of `SETTLE` and `RESOLVE`."""
     return (
         agent,
         id,
@@ -475,24 +473,25 @@ def settlement(
 
 
 def checked(resolution: FiberResolution) -> FiberResolution:
-    """The same, or a `FiberConflict` that says what is wrong with it."""
+    """Return a valid resolution unchanged; raise `FiberConflict` otherwise."""
     if resolution.status not in ("completed", "error", "aborted", "interrupted"):
         raise FiberConflict(
-            f"{resolution.status!r} is not how a fiber ends (completed, error, aborted, interrupted)"
+            "the status of a FiberResolution must be completed, error, aborted or interrupted,"
+            f" got {resolution.status!r}"
         )
     if resolution.metadata is not None and resolution.status != "completed":
-        raise FiberConflict("only a completed fiber's metadata can be replaced")
+        raise FiberConflict("the metadata of a FiberResolution requires the status completed")
     return resolution
 
 
 def decoded(text: str | None, agent: str, what: str) -> Any:
-    """A stored value, or None with a warning when it is not JSON any more."""
+    """Return a stored value, or None with a warning if it is no longer valid JSON."""
     if text is None:
         return None
     try:
         return json.decode(text)
     except ValueError as error:
-        logger.warning("%s: %s is not JSON (%s) and is taken as null", agent, what, error)
+        logger.warning("%s: %s is not valid JSON, using None: %s", agent, what, error)
         return None
 
 
@@ -501,13 +500,13 @@ def _resolution(row: FiberRow, answer: object) -> FiberResolution | None:
         return None
     if not row.managed or not isinstance(answer, FiberResolution):
         raise TypeError(
-            f"on_fiber_recovered returned {answer!r}; it returns None, or for a managed fiber a"
-            f" FiberResolution"
+            "on_fiber_recovered must return None, or a FiberResolution for a managed fiber, got"
+            f" {answer!r}"
         )
     return checked(answer)
 
 
-def _takes_two(function: Callable[..., Any]) -> bool:
+def _takes_snapshot(function: Callable[..., Any]) -> bool:
     try:
         inspect.signature(function).bind(None, None)
     except TypeError:

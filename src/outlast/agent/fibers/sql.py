@@ -5,17 +5,17 @@ null. A plain fiber's row is deleted when it ends; a managed one is kept, with i
 
 | column | meaning |
 | --- | --- |
-| `id` | its own id, which its user may have chosen, and may choose again when this row is gone |
-| `root_id` | what it has in common with the fibers that it continues, and with no other, ever |
+| `id` | its own id; the user may choose it, and reuse it once this row is deleted |
+| `root_id` | shared with the fibers that it continues; never reused |
 | `managed` | 1: started with `start_fiber`, kept after its end |
 | `status` | `pending`, `running`, then one of `completed`, `error`, `aborted`, `interrupted` |
-| `snapshot` | what was stashed last; until then the input |
-| `interrupted_at` | when it was first found left behind since it last got anywhere |
-| `tries` | how often it was handed to the recovery hook since it last got anywhere |
-| `waits` | the same since any fiber of the agent got anywhere; how long to wait follows from it |
-| `retry_at` | when it will be handed over again, if that failed |
-| `stashes` | how often it has stashed |
-| `crashes` | how often its process has crashed after it was handed over, since it last got anywhere |
+| `snapshot` | the value stashed last; until then the input |
+| `interrupted_at` | when it was first found orphaned since its last progress |
+| `tries` | calls of the recovery hook since its last progress |
+| `waits` | the same since the last progress of any fiber of the agent; determines the next delay |
+| `retry_at` | when to call the hook again, if it fails |
+| `stashes` | the number of stashes |
+| `crashes` | crashes of the process after a call of the hook, since its last progress |
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ STASH = Statement.same(
     expect=True,
 )
 
-# It got somewhere, so that earlier recoveries no longer count against it.
+# After progress, earlier recoveries no longer count.
 PROGRESS = Statement.same(
     "fibers progress",
     "agent text, id text",
@@ -130,13 +130,13 @@ def _ending(name: str, state: str) -> Statement:
     )
 
 
-# The one way from unfinished to finished. Late comers touch no row.
+# The only transition from unfinished to finished. A second one touches no row.
 SETTLE = _ending("fibers settle", "fibers.settled_at IS NULL")
 
-# The same for one that was left `interrupted` by its recovery, and is resolved by hand.
+# The same for a fiber that recovery settled as `interrupted`, and code resolves later.
 RESOLVE = _ending("fibers resolve", "fibers.status = 'interrupted'")
 
-# Written before the hook is called, so that a hook that kills its process is counted too.
+# Written before the hook is called, so that a hook that kills the process is counted as well.
 ATTEMPT = Statement.same(
     "fibers attempt",
     "agent text, id text, status text, interrupted_at bigint, tries bigint, waits bigint,"
@@ -151,7 +151,7 @@ ATTEMPT = Statement.same(
     expect=True,
 )
 
-# A process that was asked to stop has not crashed.
+# A process that was asked to stop did not crash.
 SPARE = Statement.same(
     "fibers spare",
     "agent text, root_id text",
@@ -184,7 +184,7 @@ RESUME = Statement.same(
     expect=True,
 )
 
-# The same, with other work under the same record.
+# The same, with a new function under the same record.
 REPLACE = Statement.same(
     "fibers replace",
     "agent text, id text, name text, snapshot text, started_at bigint",
@@ -218,7 +218,7 @@ BY_KEY = Query.same(f"SELECT {_COLUMNS} FROM fibers WHERE agent = ? AND idempote
 
 
 def listing(statuses: int, by_name: bool) -> Query:
-    """Managed fibers, newest first. Arguments: agent, the statuses, the name if asked for, limit."""
+    """Return the query for managed fibers, newest first. Arguments: agent, statuses, name if any, limit."""
     marks = ", ".join("?" * statuses)
     conditions = ["agent = ?", "managed = 1", f"status IN ({marks})"]
     if by_name:
@@ -231,7 +231,7 @@ def listing(statuses: int, by_name: bool) -> Query:
 
 
 def deletion(statuses: Sequence[str], before: bool) -> BulkStatement:
-    """Finished managed fibers, oldest first. Arguments: agent, statuses, before if asked for, limit."""
+    """Delete finished managed fibers, oldest first. Arguments: agent, statuses, before if any, limit."""
     marks = ", ".join("?" * len(statuses))
     condition = f"agent = ? AND managed = 1 AND settled_at IS NOT NULL AND status IN ({marks})"
     if before:

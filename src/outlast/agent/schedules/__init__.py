@@ -1,5 +1,6 @@
-"""Schedules: methods that are called at a time, once or again and again, at least once per occurrence.
+"""Schedules: methods that are called at a time, once or repeatedly, at least once per occurrence.
 
-* `schedules`: those of one agent; `timetable`: when one is due; `occurrences`: which comes next. Both pure.
-* `sql`: rows and statements, with the alarm that every change computes anew.
+* `schedules`: the schedules of one agent, and their execution.
+* `timetable`: when a schedule is due; `occurrences`: which occurrence is next. Both pure.
+* `sql`: rows and statements, including the alarm, which every change recomputes.
 """

@@ -1,13 +1,13 @@
-"""Which occurrence of a schedule comes next, also when the wall clock is set. Pure.
+"""Which occurrence of a schedule is next, even if the wall clock is set. Pure.
 
-A clock that was ahead and is set right again leaves times behind that are far away by then. So nothing waits
-longer than it was meant to: a cron schedule until its next time, an interval one interval, a delay as long as
-that delay, what was put off as long as it was put off.
+A clock that was ahead leaves stored times that are far in the future once it is corrected. So no schedule
+waits longer than intended: a cron schedule until its next time, an interval for one interval, a delay for
+that delay, a deferred occurrence for its deferral.
 
-A clock that is set back comes to the same times again. The time of a cron schedule's occurrence is what that
-occurrence is known by, and none is run twice: a schedule remembers from when to when all of its occurrences
-have been run. As long as it misses none that is one span, from its making to its next occurrence, and there
-is nothing to store. An interval has no times of its own; what its occurrences are known by only grows.
+A clock that is set back passes the same times again. An occurrence of a cron schedule is identified by its
+time, and none runs twice: a schedule records the spans in which all occurrences ran. Without gaps that is one
+span, from its creation to its next occurrence, and nothing is stored. The occurrences of an interval have no
+fixed times; their numbers only grow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from outlast.agent.schedules.sql import ScheduleRow
 from outlast.agent.schedules.timetable import next_cron
 from outlast.core import json
 
-MOST_SPANS = 16
+MAX_SPANS = 16
 FIRST_DEFER = 30_000  # milliseconds
 LAST_DEFER = 3_600_000
 
@@ -28,14 +28,14 @@ Span = tuple[int, int]  # from the first millisecond up to, not including, the s
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a cron schedule has run: every occurrence from `since` up to the next one, and in each span."""
+    """The occurrences that a cron schedule has run: all from `since` up to the next, and all in each span."""
 
     since: int
     spans: tuple[Span, ...] = ()
 
     @classmethod
     def of(cls, row: ScheduleRow, stored: Any) -> Self:
-        """From what was stored of it, if anything was: without a gap, it began when it was made."""
+        """Return the stored past; without a valid one, the span since the schedule was created."""
         try:
             since, spans = stored
             return cls(int(since), tuple((int(start), int(end)) for start, end in spans))
@@ -47,15 +47,15 @@ class Past:
         return json.encode([self.since, [list(span) for span in self.spans]])
 
     def ended(self, end: int, since: int) -> Past:
-        """The span that goes on until now ends at `end`, and a new one begins."""
+        """Return the past with the current span ended at `end`, and a new span from `since`."""
         spans = sorted((*self.spans, (self.since, end)) if self.since < end else self.spans)
-        while len(spans) > MOST_SPANS:  # close the smallest gap: what it holds counts as run
+        while len(spans) > MAX_SPANS:  # close the smallest gap: its occurrences count as run
             at = min(range(len(spans) - 1), key=lambda n: spans[n + 1][0] - spans[n][1])
             spans[at : at + 2] = [(spans[at][0], max(spans[at][1], spans[at + 1][1]))]
         return Past(since, tuple(spans))
 
     def next_of(self, row: ScheduleRow, now: int, end: int) -> int:
-        """The first occurrence behind `now` that has not been run; up to `end` all have been."""
+        """Return the first occurrence after `now` that has not run; all from `since` to `end` have."""
         at = _cron_after(row, now)
         spans = (*self.spans, (self.since, end))
         while passed := [stop for start, stop in spans if start <= at < stop]:
@@ -64,8 +64,8 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
-    """What a schedule waits for."""
+class NextRun:
+    """The occurrence that a schedule waits for."""
 
     occurrence: int
     run_at: int
@@ -73,36 +73,36 @@ class Following:
     defers: int = 0
 
 
-def after_run(row: ScheduleRow, past: Past, now: int) -> Following | None:
-    """What comes after the occurrence that has run; None: that was the last."""
+def after_run(row: ScheduleRow, past: Past, now: int) -> NextRun | None:
+    """Return the occurrence after the one that ran, or None if that was the last."""
     if row.kind == "interval":
         assert row.interval is not None
         at = now + row.interval
-        return Following(max(at, row.occurrence + 1), at, past)
+        return NextRun(max(at, row.occurrence + 1), at, past)
     if row.kind != "cron":
         return None
     at = past.next_of(row, now, row.occurrence + 1)
     if at != _cron_after(row, row.occurrence):
         past = past.ended(row.occurrence + 1, at)
-    return Following(at, at, past)
+    return NextRun(at, at, past)
 
 
-def put_off(row: ScheduleRow, past: Past, now: int) -> Following:
-    """The same occurrence, later."""
-    return Following(row.occurrence, now + _wait(row.defers + 1), past, row.defers + 1)
+def deferred(row: ScheduleRow, past: Past, now: int) -> NextRun:
+    """Return the same occurrence at a later time."""
+    return NextRun(row.occurrence, now + _wait(row.defers + 1), past, row.defers + 1)
 
 
-def brought_nearer(row: ScheduleRow, past: Past, now: int) -> Following | None:
-    """What a schedule should wait for, if what it waits for is too far away; None: it is not."""
+def moved_earlier(row: ScheduleRow, past: Past, now: int) -> NextRun | None:
+    """Return the occurrence to wait for instead of one too far in the future, or None to keep it."""
     if row.run_at <= now:
         return None
     if row.kind == "cron" and not row.defers:
         at = past.next_of(row, now, row.occurrence)
-        return Following(at, at, past.ended(row.occurrence, at)) if at < row.occurrence else None
+        return NextRun(at, at, past.ended(row.occurrence, at)) if at < row.occurrence else None
     longest = _longest_wait(row)
     if longest is None or row.run_at <= now + longest:
         return None
-    return Following(row.occurrence, now + longest, past, row.defers)
+    return NextRun(row.occurrence, now + longest, past, row.defers)
 
 
 def _cron_after(row: ScheduleRow, time: int) -> int:
@@ -119,5 +119,5 @@ def _longest_wait(row: ScheduleRow) -> int | None:
 
 
 def _wait(defers: int) -> int:
-    """How long an occurrence is put off for the n-th time."""
+    """Return how long an occurrence is deferred the n-th time."""
     return int(min(LAST_DEFER, FIRST_DEFER * 2 ** min(defers - 1, 20)))

@@ -1,9 +1,9 @@
-"""Schedules: callbacks that are due at a time, once or again and again.
+"""The schedules of an agent: creating them, and running their callbacks when due.
 
-An occurrence is claimed in a commit before its callback runs, and released in a commit after: two scans never
-run it side by side, and one that died with its process is run again by the next (at least once). A callback
-that raises is retried in the process; what is left then is reported and never holds up the others. An
-occurrence during which the process crashed twice runs alone, after its neighbours, and not for ever.
+An occurrence is claimed in a commit before its callback runs, and released in a commit after it: two scans
+never run it concurrently, and an occurrence whose process crashed runs again (at least once). A callback that
+raises is retried in the process; the last failure is reported and never delays other schedules. An occurrence
+during which the process crashed twice runs alone, after its neighbours, a limited number of times.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from outlast.agent.admission import (
     WAS_ADMITTED,
     Occurrence,
     Origin,
-    admitting,
     current_origin,
+    current_work,
     digest,
     forget,
     schedule_scope,
@@ -37,7 +37,7 @@ from outlast.agent.events import (
 )
 from outlast.agent.part import NAMESPACE, Part, Parts
 from outlast.agent.schedules import sql as rows
-from outlast.agent.schedules.occurrences import Following, Past, after_run, brought_nearer, put_off
+from outlast.agent.schedules.occurrences import NextRun, Past, after_run, deferred, moved_earlier
 from outlast.agent.schedules.sql import ScheduleRow
 from outlast.agent.schedules.timetable import (
     Retry,
@@ -58,16 +58,16 @@ from outlast.store.operations import Operation, Query
 
 logger = logging.getLogger("outlast.agent")
 
-SIDE_BY_SIDE = 10
+MAX_CONCURRENT = 10
 PAGE = 100
-LONGEST_DEFER = 24 * 3_600_000  # milliseconds: how long an occurrence without its callback is kept
-MANY = 10  # due one-shots of one callback that look like a mistake
-MOST_CRASHES = 10  # in a row, of processes that executed an occurrence
+LONGEST_DEFER = 24 * 3_600_000  # milliseconds: how long an occurrence waits for a missing callback
+SUSPICIOUSLY_MANY = 10  # one-shots of one callback that are due at once
+MAX_CRASHES = 10  # in a row, while one occurrence runs
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule as it stands in the store. `time` is its next occurrence, or the one that runs."""
+    """A stored schedule. `time` is its next occurrence, or the running one."""
 
     id: str
     callback: str
@@ -91,8 +91,8 @@ class Schedules(Part):
         super().__init__(parts)
         self._facts = parts[Facts]
         self._running: set[str] = set()
-        self._claimed: set[str] = set()  # of these, by this activation
-        self._is_stopping = False  # the process was asked to
+        self._claimed: set[str] = set()  # those of `_running` that this activation claimed
+        self._is_stopping = False  # the process was asked to stop
         self._scan: asyncio.Task[None] | None = None
         self._again = False
 
@@ -104,9 +104,9 @@ class Schedules(Part):
         await asyncio.shield(self.scan_soon())
 
     async def host_stops(self, cause: str) -> None:
-        await self.spare()
+        await self.uncount_crashes()
 
-    # --- making and looking ----------------------------------------------------------------------
+    # --- creating and reading --------------------------------------------------------------------
 
     async def once_or_by_cron(
         self,
@@ -142,7 +142,7 @@ class Schedules(Part):
         name = self._callback_name(callback)
         text = json.encode(payload, "payload")
         if retry is not None and not isinstance(retry, Retry):
-            raise TypeError(f"retry is a Retry, not {retry!r}")
+            raise TypeError(f"retry must be a Retry, got {retry!r}")
         options = None if retry is None else json.encode(retry.stored())
         if idempotent is None:
             idempotent = timing.kind in ("cron", "interval")
@@ -166,13 +166,13 @@ class Schedules(Part):
         if row.identity is not None:
             existing = await self._fetch_one(rows.BY_IDENTITY, row.identity)
             if existing is not None:
-                return self._shown(existing)
+                return self._to_schedule(existing)
         origin = current_origin()
         if row.identity is None and origin is not None and origin.agent == self.address:
-            return await self._add_inside(origin, row)
+            return await self._add_once(origin, row)
         try:
             await self.commits.write(
-                [self._insertion(row), *rows.rearm(self.address)], lambda: self._made(row)
+                [self._insertion(row), *rows.rearm(self.address)], lambda: self._created(row)
             )
         except CommitRefused:
             if row.identity is None:
@@ -180,11 +180,11 @@ class Schedules(Part):
             existing = await self._fetch_one(rows.BY_IDENTITY, row.identity)
             if existing is None:
                 raise
-            return self._shown(existing)
-        return self._shown(row)
+            return self._to_schedule(existing)
+        return self._to_schedule(row)
 
-    async def _add_inside(self, origin: Origin, row: ScheduleRow) -> Schedule:
-        """Make it, or join the one that an earlier run of the work around this has made."""
+    async def _add_once(self, origin: Origin, row: ScheduleRow) -> Schedule:
+        """Create the schedule, or return the one that an earlier run of the surrounding work created."""
         block = self.commits.current()
         key = origin.key(self.address, "schedule", row.callback, row.payload, block)
         row = replace(row, id=f"schedule_{digest(key)}")
@@ -194,14 +194,14 @@ class Schedules(Part):
             try:
                 await self.commits.write(
                     [insertion, origin.note(key), *rows.rearm(self.address)],
-                    lambda: self._made(row),
+                    lambda: self._created(row),
                 )
-                return self._shown(row)
-            except CommitRefused:  # what an earlier run has left behind was faster
+                return self._to_schedule(row)
+            except CommitRefused:  # an earlier run created it in the meantime
                 pass
-        return self._shown(await self._fetch_one(rows.BY_ID, row.id) or row)
+        return self._to_schedule(await self._fetch_one(rows.BY_ID, row.id) or row)
 
-    def _made(self, row: ScheduleRow) -> None:
+    def _created(self, row: ScheduleRow) -> None:
         self._emit(ScheduleCreated, row)
         self.activation.alarm_was_set(row.run_at)
 
@@ -235,8 +235,8 @@ class Schedules(Part):
         method = getattr(type(self.parts.agent), name, None)
         if not callable(method) or (callable(callback) and not self._is_own(callback, method)):
             raise TypeError(
-                f"a schedule's callback is a method of {type(self.parts.agent).__name__}, stored by its"
-                f" name, so that another process can call it; {callback!r} is not one"
+                f"a schedule's callback must be a method of {type(self.parts.agent).__name__}, because it is"
+                f" stored by name, got {callback!r}"
             )
         return name
 
@@ -250,14 +250,14 @@ class Schedules(Part):
             callback = self._callback_name(callback)
         found = await self.activation.store.fetch(rows.OF_AGENT, self.address)
         return [
-            self._shown(row)
+            self._to_schedule(row)
             for row in (ScheduleRow(*values) for values in found)
             if kind in (None, row.kind) and callback in (None, row.callback)
         ]
 
     async def get(self, id: str) -> Schedule | None:
         row = await self._fetch_one(rows.BY_ID, id)
-        return None if row is None else self._shown(row)
+        return None if row is None else self._to_schedule(row)
 
     async def cancel(self, id: str) -> bool:
         row = await self._fetch_one(rows.BY_ID, id)
@@ -281,7 +281,7 @@ class Schedules(Part):
     # --- running ---------------------------------------------------------------------------------
 
     def scan_soon(self) -> asyncio.Task[None]:
-        """Run what is due; if a scan is under way, look again after it."""
+        """Run the due schedules now, or scan again after the running scan."""
         if self._scan is None:
             self._scan = self.activation.spawn(self._scan_all(), "run schedules")
         else:
@@ -289,7 +289,7 @@ class Schedules(Part):
         return self._scan
 
     async def _scan_all(self) -> None:
-        limit = asyncio.Semaphore(SIDE_BY_SIDE)
+        limit = asyncio.Semaphore(MAX_CONCURRENT)
         try:
             while True:
                 self._again = False
@@ -307,7 +307,7 @@ class Schedules(Part):
                         limit.release()
                 if not found and not self._again:
                     await self.commits.commit(rows.rearm(self.address))
-                    if not self._again:  # nobody was woken meanwhile
+                    if not self._again:  # no scan was requested during the commit
                         break
         except OutlastError:
             if self.activation.ended is None:
@@ -316,7 +316,7 @@ class Schedules(Part):
             self._scan = None
 
     async def _due(self) -> list[ScheduleRow]:
-        """What is due or was left behind, and does not run here."""
+        """Return the schedules that are due or were interrupted, and do not run here."""
         found = await self.activation.store.fetch(
             rows.DUE, self.address, self.activation.clock.now(), PAGE
         )
@@ -336,12 +336,12 @@ class Schedules(Part):
                 ]
             )
         except CommitRefused:
-            return False  # it was cancelled, or has moved on
+            return False  # it was cancelled, or has another occurrence now
         self._claimed.add(row.id)
         return True
 
     async def _execute(self, row: ScheduleRow, limit: asyncio.Semaphore) -> None:
-        """Run one occurrence to its end, and store what follows."""
+        """Run one occurrence, and store the next."""
         try:
             await self._run(row)
         finally:
@@ -349,19 +349,19 @@ class Schedules(Part):
             limit.release()
 
     async def _suspect(self, row: ScheduleRow) -> None:
-        """Run it alone, unless it has moved on since it was read: then it ran here, and has ended."""
+        """Run it alone, unless its row changed since it was read: then it ran here and has ended."""
         if await self._fetch_one(rows.BY_ID, row.id) == row and row.id not in self._running:
             self._running.add(row.id)
             self.activation.spawn(self._execute_alone(row), f"run {row.callback} alone")
 
     async def _execute_alone(self, row: ScheduleRow) -> None:
-        """The same for one that may be what kills its process: after its neighbours, and alone."""
+        """Run an occurrence that may be what kills the process: after its neighbours, and alone."""
         crashes = row.crashes
         try:
-            if crashes > MOST_CRASHES:
+            if crashes > MAX_CRASHES:
                 if not await self._claim(row):
                     return
-                self._report(row, f"the process crashed {crashes} times while it ran", attempts=0)
+                self._report(row, f"the process crashed {crashes} times during it", attempts=0)
                 await self._store_end(row, self._next(row))
                 return
             elapsed = self.activation.clock.now() - (row.claimed_at or 0)
@@ -371,12 +371,12 @@ class Schedules(Part):
                     await self._run(row)
         except OutlastError as error:
             if self.activation.ended is None:
-                logger.error("%s: %r was not run: %s", self.address, row.callback, error)
+                logger.error("%s: cannot run %r: %s", self.address, row.callback, error)
         finally:
             self._running.discard(row.id)
 
-    async def spare(self) -> None:
-        """The process is asked to stop: what it leaves behind was not a crash."""
+    async def uncount_crashes(self) -> None:
+        """Take back the crash counts of this run: the process was asked to stop."""
         self._is_stopping = True
         operations: list[Operation] = [(rows.SPARE, (self.address, id)) for id in self._claimed]
         self._claimed.clear()
@@ -389,10 +389,10 @@ class Schedules(Part):
         except OutlastError as error:
             if self.activation.ended is None:
                 logger.error(
-                    "%s: the end of %r was not stored: %s", self.address, row.callback, error
+                    "%s: cannot store the end of %r: %s", self.address, row.callback, error
                 )
 
-    async def _store_end(self, row: ScheduleRow, following: Following | None) -> None:
+    async def _store_end(self, row: ScheduleRow, following: NextRun | None) -> None:
         if following is None:
             operation: Operation = rows.DELETE, (self.address, row.id)
         else:
@@ -404,15 +404,15 @@ class Schedules(Part):
         self._claimed.discard(row.id)
 
     async def _conclude(
-        self, row: ScheduleRow, following: Following | None, operations: list[Operation]
+        self, row: ScheduleRow, following: NextRun | None, operations: list[Operation]
     ) -> None:
-        """Commit these, with the alarm, and with what the schedule has run if there is a gap in it."""
+        """Commit the operations with the alarm, and with the schedule's past if that has gaps."""
         past = None
         if following is not None and following.past != self._past(row):
             past = following.past.text
             operations = [*operations, rows.remember(self.address, row.id, past)]
         touched = await self.commits.commit([*operations, *rows.rearm(self.address)])
-        if past is not None and touched[len(operations) - 1]:  # it was not cancelled meanwhile
+        if past is not None and touched[len(operations) - 1]:  # not cancelled in the meantime
             self._facts.remember(rows.fact_of(row.id), past)
         if following is not None:
             self.activation.alarm_was_set(following.run_at)
@@ -420,24 +420,24 @@ class Schedules(Part):
     def _past(self, row: ScheduleRow) -> Past:
         return Past.of(row, self._facts.get(rows.fact_of(row.id), None, None))
 
-    async def set_right(self) -> None:
-        """Bring nearer what would wait for too long, because the clock went back."""
+    async def clock_set_back(self) -> None:
+        """Move schedules that are too far in the future, because the clock was set back."""
         now = self.activation.clock.now()
         found = await self.activation.store.fetch(rows.WAITING, self.address, now)
         for row in (ScheduleRow(*values) for values in found):
             try:
-                nearer = brought_nearer(row, self._past(row), now)
-                if nearer is not None:
-                    target = (nearer.occurrence, nearer.run_at)
+                earlier = moved_earlier(row, self._past(row), now)
+                if earlier is not None:
+                    target = (earlier.occurrence, earlier.run_at)
                     move = (rows.MOVE, (self.address, row.id, row.occurrence, *target))
-                    await self._conclude(row, nearer, [move])
-            except ValueError as error:  # a time zone that is gone: it may come back
-                logger.error("%s: the schedule %r may oversleep: %s", self.address, row.id, error)
+                    await self._conclude(row, earlier, [move])
+            except ValueError as error:  # the time zone no longer exists: it may come back
+                logger.error("%s: the schedule %r may run late: %s", self.address, row.id, error)
             except CommitRefused:
-                continue  # it was cancelled, or runs
+                continue  # it was cancelled, or is running
 
-    async def _outcome(self, row: ScheduleRow) -> Following | None:
-        """Run the callback. Returns what the schedule waits for then; None: it is done with."""
+    async def _outcome(self, row: ScheduleRow) -> NextRun | None:
+        """Run the callback. Returns the next run, or None if the schedule is finished."""
         import random
 
         now = self.activation.clock.now
@@ -445,7 +445,7 @@ class Schedules(Part):
             payload = json.decode(row.payload)
             retry = Retry(**json.decode(row.retry)) if row.retry else Retry()
         except (ValueError, TypeError) as error:
-            self._report(row, f"its payload cannot be read: {error}", attempts=0)
+            self._report(row, f"cannot read its payload: {error}", attempts=0)
             return self._next(row)
         callback = self._callback(row)
         if callback is None:
@@ -454,13 +454,12 @@ class Schedules(Part):
             )
             if row.is_recurring or now() - row.occurrence >= LONGEST_DEFER:
                 return self._next(row)
-            return self._put_off(row)
+            return self._deferred(row)
         started = now()
         for attempt in range(1, retry.max_attempts + 1):
             if attempt > 1:
-                chance = random.Random(
-                    f"{row.id} {row.occurrence}"
-                )  # apart, but the same in each run
+                # Different for each occurrence, but the same in each run.
+                chance = random.Random(f"{row.id} {row.occurrence}")
                 await asyncio.sleep(retry.delay_before(attempt, chance))
             try:
                 self._emit(ScheduleStarted, row, attempt=attempt)
@@ -472,11 +471,13 @@ class Schedules(Part):
                     raise  # the next activation will run it
                 if attempt == retry.max_attempts:
                     self._report(row, described(error), attempts=attempt, error=error)
-                    return self._put_off(row)  # ours, not the callback's: it is not consumed by it
+                    return self._deferred(
+                        row
+                    )  # a failure of outlast does not use up the occurrence
                 why = described(error)
             except (Exception, asyncio.CancelledError) as error:
                 if self.activation.ended is not None:
-                    raise OutlastError("left for the next activation") from error
+                    raise OutlastError("interrupted; the next activation runs it") from error
                 if attempt == retry.max_attempts:
                     self._report(row, described(error), attempts=attempt, error=error)
                     return self._next(row)
@@ -485,7 +486,7 @@ class Schedules(Part):
         raise AssertionError("unreachable")
 
     def _callback(self, row: ScheduleRow) -> Callable[..., Any] | None:
-        """The method of the agent, or of the part of a battery; None: it is gone, and may come back."""
+        """Return the method of the agent or of a battery's part, or None if the code no longer has it."""
         try:
             owner, name = self.parts.owner_of(row.callback) or (self.parts.agent, row.callback)
         except LookupError:
@@ -494,24 +495,24 @@ class Schedules(Part):
         return found if callable(found) else None
 
     async def _call(self, callback: Callable[..., Any], payload: Any, row: ScheduleRow) -> None:
-        arguments = (payload, self._shown(row))[: _positional(callback)]
-        token = admitting.set(Occurrence(self.address, row.id, row.occurrence))
+        arguments = (payload, self._to_schedule(row))[: _argument_count(callback)]
+        token = current_work.set(Occurrence(self.address, row.id, row.occurrence))
         try:
             await call_hook(callback, *arguments)
         finally:
-            admitting.reset(token)
+            current_work.reset(token)
 
-    def _next(self, row: ScheduleRow) -> Following | None:
+    def _next(self, row: ScheduleRow) -> NextRun | None:
         try:
             return after_run(row, self._past(row), self.activation.clock.now())
-        except ValueError as error:  # a time zone that is gone: it may come back
+        except ValueError as error:  # the time zone no longer exists: it may come back
             self._report(row, str(error), attempts=0)
-            return self._put_off(row)
+            return self._deferred(row)
 
-    def _put_off(self, row: ScheduleRow) -> Following:
-        return put_off(row, self._past(row), self.activation.clock.now())
+    def _deferred(self, row: ScheduleRow) -> NextRun:
+        return deferred(row, self._past(row), self.activation.clock.now())
 
-    # --- telling ---------------------------------------------------------------------------------
+    # --- reporting -------------------------------------------------------------------------------
 
     def _report(
         self, row: ScheduleRow, why: str, *, attempts: int, error: BaseException | None = None
@@ -527,7 +528,7 @@ class Schedules(Part):
             if not row.is_recurring:
                 counts[row.callback] = counts.get(row.callback, 0) + 1
         for callback, count in counts.items():
-            if count >= MANY:
+            if count >= SUSPICIOUSLY_MANY:
                 logger.warning(
                     "%s: %d schedules of %r are due at once", self.address, count, callback
                 )
@@ -550,7 +551,7 @@ class Schedules(Part):
         found = await self.activation.store.fetch(query, self.address, value)
         return ScheduleRow(*found[0]) if found else None
 
-    def _shown(self, row: ScheduleRow) -> Schedule:
+    def _to_schedule(self, row: ScheduleRow) -> Schedule:
         try:
             payload = json.decode(row.payload)
             retry = Retry(**json.decode(row.retry)) if row.retry else Retry()
@@ -577,8 +578,8 @@ def _identity(timing: Timing, callback: str, payload: str) -> str:
     return hashlib.sha256(json.encode(parts).encode()).hexdigest()
 
 
-def _positional(callback: Callable[..., Any]) -> int:
-    """How many of (payload, schedule) the callback takes."""
+def _argument_count(callback: Callable[..., Any]) -> int:
+    """Return how many of (payload, schedule) the callback takes."""
     try:
         signature = inspect.signature(callback)
     except (TypeError, ValueError):

@@ -2,17 +2,17 @@
 
 | column | meaning |
 | --- | --- |
-| `identity` | what an idempotent schedule is recognised by; null while a one-shot is being executed |
-| `occurrence` | what the occurrence that is to run, or is running, is known by: its intended time |
-| `run_at` | when to run it: the occurrence, or later if it had to be put off |
-| `claimed_at` | since when it is running; if it does not run in this activation, it died there |
-| `defers` | how often it was put off |
-| `crashes` | executions of this occurrence that have not ended: the process crashed, or it runs |
+| `identity` | identifies an idempotent schedule; null while a one-shot runs |
+| `occurrence` | identifies the next or running occurrence: its intended time |
+| `run_at` | when to run it: the occurrence, or later if it was deferred |
+| `claimed_at` | when it started; if it does not run in this activation, its process crashed |
+| `defers` | the number of deferrals |
+| `crashes` | unfinished executions of this occurrence: crashes, and the running one |
 
-What a cron schedule has run, if that is more than one span (`occurrences`), is a fact of the agent.
+The past of a cron schedule, if it has more than one span (`occurrences`), is a fact of the agent.
 
-The agent's alarm is the earliest `run_at` of what is not claimed. It is computed anew in the same commit as
-every change (`rearm`), so that the two can never disagree.
+The agent's alarm is the earliest `run_at` of unclaimed schedules. Every change recomputes it in the same
+commit (`rearm`), so that the two always agree.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ScheduleRow:
         return self.kind in ("cron", "interval")
 
 
-# What is scheduled from inside other work (`origin` and `key`; else null) is made once, though it has run.
+# Durable work creates a schedule once (`origin` and `key`, otherwise null), even after it has run.
 INSERT = Statement.same(
     "schedules insert",
     "agent text, id text, identity text, kind text, callback text, payload text, cron text,"
@@ -77,7 +77,7 @@ INSERT = Statement.same(
     expect=True,
 )
 
-# One occurrence is claimed by one execution; a one-shot can then be scheduled anew from inside.
+# An execution claims one occurrence. Clearing the identity lets a one-shot schedule itself again.
 CLAIM = Statement.same(
     "schedules claim",
     "agent text, id text, occurrence bigint, claimed_at bigint, crashes bigint",
@@ -91,7 +91,7 @@ CLAIM = Statement.same(
     expect=True,
 )
 
-# A process that was asked to stop has not crashed.
+# A process that was asked to stop did not crash.
 SPARE = Statement.same(
     "schedules spare",
     "agent text, id text",
@@ -103,7 +103,7 @@ SPARE = Statement.same(
     key=2,
 )
 
-# The end of an execution: on to the next occurrence, or the same one put off.
+# The end of an execution: the next occurrence, or the same one deferred.
 RELEASE = Statement.same(
     "schedules release",
     "agent text, id text, occurrence bigint, next_occurrence bigint, run_at bigint, defers bigint",
@@ -116,7 +116,7 @@ RELEASE = Statement.same(
     key=2,
 )
 
-# What waits, to another time: the clock was set.
+# Moves a waiting occurrence after the clock was set back.
 MOVE = Statement.same(
     "schedules move",
     "agent text, id text, occurrence bigint, next_occurrence bigint, run_at bigint",
@@ -155,7 +155,7 @@ ARM = BulkStatement.same(
 
 
 def rearm(agent: str) -> list[Operation]:
-    """The operations that set the agent's alarm to what its schedules say by then."""
+    """Return the operations that recompute the agent's alarm from its schedules."""
     return [(DISARM, (agent,)), (ARM, (agent,))]
 
 
@@ -172,12 +172,12 @@ FORGET = BulkStatement.same("facts clear", "DELETE FROM facts WHERE agent = ? AN
 
 
 def fact_of(id: str) -> str:
-    """The name of the fact that tells what a cron schedule has run."""
+    """Return the name of the fact that holds the past of a cron schedule."""
     return f"schedule:{id}"
 
 
 def remember(agent: str, id: str, past: str) -> Operation:
-    """Store what a schedule has run, unless it was cancelled meanwhile."""
+    """Store the past of a schedule, unless it was cancelled in the meantime."""
     return REMEMBER, (agent, fact_of(id), past, agent, id)
 
 

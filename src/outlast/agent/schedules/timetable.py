@@ -1,8 +1,8 @@
 """When a schedule is due. Pure: times in, times out, all in milliseconds of wall time.
 
-Cron texts are read in a time zone. When clocks are set ahead, a job of the hour that does not exist runs at
-once after it; when they are set back, a job at a fixed time runs once, and one that runs every so many
-minutes runs in both hours.
+Cron expressions are evaluated in a time zone. When clocks go forward, a job in the skipped hour runs right
+after it; when they go back, a job at a fixed time runs once, and a job that runs every n minutes runs in both
+hours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FARTHEST = 253_402_300_799_000  # the end of the year 9999
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a schedule's times follow from. What comes after the first is in `occurrences`."""
+    """The rule for a schedule's times. `occurrences` computes the times after the first."""
 
     kind: ScheduleKind
     first_at: int
@@ -33,9 +33,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How a callback that raises is tried again, in the same process. Delays in seconds or as `timedelta`.
+    """How a callback that raises is retried in the same process. Delays in seconds or as `timedelta`.
 
-    The wait before try n is a random part of `base_delay * 2 ** (n - 1)`, at most of `max_delay`.
+    The wait before attempt n is a random part of `base_delay * 2 ** (n - 1)`, or of `max_delay` if less.
     """
 
     max_attempts: int = 3
@@ -54,28 +54,30 @@ class Retry:
             )
 
     def delay_before(self, attempt: int, chance: random.Random) -> float:
-        """Seconds to wait before this attempt (the second is 2)."""
+        """Return the seconds to wait before this attempt (the second is 2)."""
         longest = seconds(self.base_delay) * 2 ** min(attempt - 1, 30)
         return chance.uniform(0, min(seconds(self.max_delay), longest))
 
     def stored(self) -> dict[str, float]:
-        """As it stands in the schedule's row."""
+        """Return the value for the schedule's row."""
         delays = {"base_delay": seconds(self.base_delay), "max_delay": seconds(self.max_delay)}
         return {"max_attempts": self.max_attempts, **delays}
 
 
 def timing_of(when: float | timedelta | datetime | str, timezone: str | None, now: int) -> Timing:
-    """What `schedule(when)` means: a delay, a moment, or a cron text."""
+    """Return the timing of `schedule(when)`: a delay, a time, or a cron expression."""
     if isinstance(when, str):
         zone = timezone or "UTC"
         return Timing("cron", next_cron(when, zone, now), cron=when, timezone=zone)
     if timezone is not None:
-        raise ValueError("timezone= goes with a cron text; give a datetime its own tzinfo")
+        raise ValueError(
+            "timezone= requires a cron expression; set the tzinfo of a datetime instead"
+        )
     if isinstance(when, datetime):
         return Timing("scheduled", to_milliseconds(when, "when"))
     if isinstance(when, bool) or not isinstance(when, int | float | timedelta):
         raise TypeError(
-            "when must be a delay (seconds or a timedelta), an aware datetime or a cron text,"
+            "when must be a delay (seconds or a timedelta), an aware datetime or a cron expression,"
             f" got {when!r}"
         )
     delay = seconds(when, "a delay")
@@ -85,7 +87,7 @@ def timing_of(when: float | timedelta | datetime | str, timezone: str | None, no
 
 
 def interval_timing(every: float | timedelta, now: int) -> Timing:
-    """What `schedule_every(every)` means."""
+    """Return the timing of `schedule_every(every)`."""
     length = seconds(every, "an interval")
     if not 0.001 <= length <= 10 * 366 * 86400:
         raise ValueError(f"an interval must be between a millisecond and ten years, got {every!r}")
@@ -94,7 +96,7 @@ def interval_timing(every: float | timedelta, now: int) -> Timing:
 
 
 def next_cron(cron: str, timezone: str, after: int) -> int:
-    """The first occurrence of a cron text behind `after`; a `ValueError` says what is wrong with it."""
+    """Return the first time after `after` that matches a cron expression. Raises `ValueError` if invalid."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     from cronsim import CronSim, CronSimError
@@ -102,15 +104,13 @@ def next_cron(cron: str, timezone: str, after: int) -> int:
     try:
         zone = ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(
-            f"there is no time zone {timezone!r}; use a name like Europe/London"
-        ) from None
+        raise ValueError(f"unknown time zone {timezone!r}; use a name like Europe/London") from None
     try:
         found = next(CronSim(cron, to_datetime(after).astimezone(zone)))
     except CronSimError as error:
         raise ValueError(
-            f"{cron!r} is not a cron text ({error}); for example '*/5 * * * *'"
+            f"{cron!r} is not a cron expression ({error}); an example is '*/5 * * * *'"
         ) from None
     except StopIteration:
-        raise ValueError(f"{cron!r} never comes up") from None
+        raise ValueError(f"the cron expression {cron!r} never matches") from None
     return to_milliseconds(found, "an occurrence")

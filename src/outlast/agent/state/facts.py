@@ -1,4 +1,4 @@
-"""State and configuration: one value each per agent, in memory while the agent is, durable when set."""
+"""Facts: named values of an agent, such as its state, held in memory and durable once set."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALL = Query.same("SELECT name, value FROM facts WHERE agent = ?")
 
 
 class Facts(Part):
-    """The values that belong to an agent by name. Read at activation, so that reading them is free."""
+    """The named values of one agent. They are read at activation, so `get` does no I/O."""
 
     first_reads = (ALL,)
 
@@ -34,11 +34,11 @@ class Facts(Part):
         self._stored: dict[str, str] = {}
 
     async def load(self) -> None:
-        """Read them once, when the agent is activated."""
+        """Read all facts, once per activation."""
         self._stored = dict(await self.activation.fetch(ALL, self.address))
 
     def get(self, name: str, kind: type[Any] | None, default: Any) -> Any:
-        """A copy of the value, of the given type; `default` when it was never set or cannot be read."""
+        """Return a copy of the value as `kind`, or `default` if it was never set or is invalid."""
         block = self.commits.current()
         text = None if block is None else block.view(self, dict[str, str]).get(name)
         text = text if text is not None else self._stored.get(name)
@@ -48,7 +48,7 @@ class Facts(Part):
             return typed.load(kind, text)
         except Exception as error:
             logger.error(
-                "%s: the stored %s cannot be read (%s); the default is used",
+                "%s: cannot read the stored %s, using the default: %s",
                 self.address,
                 name,
                 error,
@@ -56,11 +56,11 @@ class Facts(Part):
             return default
 
     def text(self, name: str) -> str | None:
-        """What is stored, as JSON; None: it was never set."""
+        """Return the stored JSON, or None if the fact was never set."""
         return self._stored.get(name)
 
     def put(self, commit: Commit, name: str, text: str) -> None:
-        """Set a value in a commit of the caller's; it is read once that is durable."""
+        """Set a value in the caller's commit. `get` returns it once the commit is durable."""
         commit.write((_SET, (self.address, name, text)))
         commit.then(lambda: self.remember(name, text))
 
@@ -79,7 +79,7 @@ class Facts(Part):
             if then is not None:
                 block.then(then)
             return
-        writing = self.commits.hand_over([(_SET, (self.address, name, text))], then)
-        # From here on the next change builds on this one. If it fails, the object is discarded.
+        writing = self.commits.submit([(_SET, (self.address, name, text))], then)
+        # The next change builds on this one already. If the write fails, the host discards the agent.
         self._stored[name] = text
         await writing

@@ -1,4 +1,4 @@
-"""The state of an agent: one value, validated before it is stored, and shown to its connections."""
+"""The state of an agent: one value, validated before it is stored, and sent to its connections."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class State(Part):
         return self._facts.get("state", agent.state_type, copy.deepcopy(agent.initial_state))
 
     def text(self) -> str | None:
-        """Return the state as JSON; None: there is none."""
+        """Return the state as JSON, or None if the agent has no state."""
         state = self.get()
-        if state is None:  # null is a state once it was set
+        if state is None:  # a stored null is a state
             return self._facts.text("state")
         return typed.dump(self.parts.agent.state_type, state, "state")
 
@@ -56,8 +56,8 @@ class State(Part):
             if inspect.iscoroutine(verdict):
                 verdict.close()
             raise TypeError(
-                f"{type(agent).__name__}.validate_state_change is async, so it would refuse nothing;"
-                f" use a plain `def` that raises"
+                f"{type(agent).__name__}.validate_state_change must not be async; use a plain `def` that"
+                f" raises"
             )
 
     async def _call_hook(self, text: str, source: Any) -> None:

@@ -71,7 +71,7 @@ class Storage:
         self._commits = commits
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """The value of `key`, or `default`."""
+        """Return the value of `key`, or `default`."""
         _check_key(key)
         written = self._written()
         if written is not None and key in written:
@@ -90,7 +90,7 @@ class Storage:
         await self._commits.write([(_PUT, (self._agent, key, len(text), text))])
 
     async def delete(self, key: str) -> None:
-        """Remove `key`; nothing happens when it is not there."""
+        """Delete `key`, if it exists."""
         _check_key(key)
         written = self._written()
         if written is not None:
@@ -98,7 +98,7 @@ class Storage:
         await self._commits.write([(_DELETE, (self._agent, key))])
 
     async def list(self, prefix: str = "") -> dict[str, Any]:
-        """All keys that start with `prefix`, with their values, in the order of their code points."""
+        """Return all keys that start with `prefix` and their values, ordered by code points."""
         _check_key(prefix)
         found = await self._scan(prefix)
         for key, text in (self._written() or {}).items():
@@ -109,7 +109,7 @@ class Storage:
         }
 
     def _written(self) -> dict[str, str | None] | None:
-        """What the open commit() block has written; None: no block is open."""
+        """Return the writes of the open commit() block, or None if no block is open."""
         block = self._commits.current()
         return None if block is None else block.view(self, dict[str, str | None])
 
@@ -130,7 +130,7 @@ class Storage:
             found.update(rows)
             if len(rows) < PAGE:
                 return found
-            start = rows[-1][0] + "\x01"  # the next key: no key has a NUL
+            start = rows[-1][0] + "\x01"  # the next possible key: keys contain no NUL
             await asyncio.sleep(0)
 
     def _decoded(self, key: str, text: str) -> Any:
@@ -138,19 +138,19 @@ class Storage:
             return json.decode(text)
         except ValueError as error:
             raise CorruptValue(
-                f"{self._agent}: the stored value of {key!r} is not JSON ({error}). Other keys are"
-                f" not affected; put() or delete() this one."
+                f"{self._agent}: the stored value of {key!r} is not valid JSON ({error}). Other keys are"
+                f" not affected; put() or delete() this key."
             ) from None
 
 
 def end_of(prefix: str) -> str | None:
-    """The first text behind all that start with `prefix`, by code points; None: there is none."""
+    """Return the first string after all that start with `prefix`, by code points, or None."""
     prefix = prefix.rstrip("\U0010ffff")
     if not prefix:
         return None
     following = ord(prefix[-1]) + 1
     if 0xD800 <= following <= 0xDFFF:
-        following = 0xE000  # half surrogate pairs are not text
+        following = 0xE000  # surrogates are not valid in a string that is stored
     return prefix[:-1] + chr(following)
 
 

@@ -1,7 +1,7 @@
-"""Values of a user's own type, kept as JSON: plain JSON, or a dataclass or Pydantic model.
+"""Values of user-defined types as JSON: plain JSON values, dataclasses and Pydantic models.
 
-Pydantic writes and reads both, by the names of their fields: an alias is for other people's JSON. What is
-dumped comes back as it was, or it is refused. Pydantic is loaded when the first typed value is.
+Pydantic dumps and loads typed values by field name, ignoring aliases. A value that would not load as it was
+raises when it is dumped. Pydantic is imported with the first typed value.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def dump(kind: type[Any] | None, value: object, what: str) -> str:
-    """The JSON text of a value, from which `load` makes it again.
+    """Return the JSON of a value, which `load` turns back into an equal value.
 
-    A `TypeError` says where something cannot be stored, a `ValueError` where it does not fit its type.
+    Raises `TypeError` if the value cannot be stored, `ValueError` if it does not validate as its type.
 
     ```python
     from dataclasses import dataclass
@@ -39,23 +39,23 @@ def dump(kind: type[Any] | None, value: object, what: str) -> str:
         return json.encode(value, what)
     if not isinstance(value, kind):
         raise TypeError(
-            f"the {what} is a {kind.__name__} here, not {type(value).__name__} ({value!r:.200})"
+            f"{what} must be a {kind.__name__}, got {type(value).__name__} ({value!r:.200})"
         )
     plain = _plain(kind, value, what)
     text = json.encode(plain, what)
     try:
         back = load(kind, text)
     except ValueError as error:
-        raise ValueError(f"the {what} is not a sound {kind.__name__}: {error}") from None
-    if json.decode(text) == plain:  # otherwise half a surrogate pair was mended
+        raise ValueError(f"{what} does not validate as {kind.__name__}: {error}") from None
+    if json.decode(text) == plain:  # otherwise the encoder replaced a lone surrogate
         difference = _difference(value, back, what)
         if difference is not None:
-            raise ValueError(f"the {what} is not a sound {kind.__name__}: {difference}")
+            raise ValueError(f"{what} does not validate as {kind.__name__}: {difference}")
     return text
 
 
 def load(kind: Any, text: str) -> Any:
-    """The value of a JSON text, as a `kind` if one is given. A `ValueError` says what does not fit."""
+    """Decode JSON, as a `kind` if one is given. Raises `ValueError` if it does not validate."""
     if kind is None:
         return json.decode(text)
     from pydantic import ValidationError
@@ -63,7 +63,7 @@ def load(kind: Any, text: str) -> Any:
     try:
         return _adapter(kind).validate_json(text, by_alias=False, by_name=True)
     except ValidationError as error:
-        raise ValueError(_said(error)) from None
+        raise ValueError(_one_line(error)) from None
 
 
 def _plain(kind: Any, value: object, what: str) -> Any:
@@ -75,21 +75,21 @@ def _plain(kind: Any, value: object, what: str) -> Any:
         )
     except (PydanticUserError, NameError) as error:
         why = str(error).partition("\n")[0]
-        raise TypeError(f"{kind!r} is no type for the {what}: {why}") from None
+        raise TypeError(f"{kind!r} cannot be used as the type of the {what}: {why}") from None
     except ValueError as error:
-        raise TypeError(f"the {what} cannot be stored: {error}") from None
+        raise TypeError(f"{what} cannot be stored: {error}") from None
 
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Made once for each type: to make one takes longer than to use it a thousand times."""
+    """Cached, because creating an adapter takes longer than using it a thousand times."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
 
-def _said(error: ValidationError) -> str:
-    """What is wrong and where, on one line."""
+def _one_line(error: ValidationError) -> str:
+    """Return the locations and messages of a validation error on one line."""
     return "; ".join(
         ": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"])))
         for one in error.errors(include_url=False, include_context=False, include_input=False)
@@ -97,7 +97,7 @@ def _said(error: ValidationError) -> str:
 
 
 def _difference(given: Any, back: Any, where: str) -> str | None:
-    """What is not as it was, in words; None: all is, as far as it can be compared."""
+    """Describe the first difference, or return None if there is none that can be compared."""
     if given == back or (given != given and back != back):
         return None
     kind: Any = type(given)
@@ -109,11 +109,11 @@ def _difference(given: Any, back: Any, where: str) -> str | None:
         if parts is not None and others is not None and parts.keys() == others.keys():
             found = (_difference(part, others[at], where + at) for at, part in parts.items())
             return next((one for one in found if one is not None), None)
-    return f"{where} is {given!r:.200}, and would come back as {back!r:.200}"
+    return f"{where} is {given!r:.200}, but would load as {back!r:.200}"
 
 
 def _parts(value: Any) -> dict[str, Any] | None:
-    """What a value is made of, by how one writes it; None: it is one piece."""
+    """Return the components of a value, keyed by the expression that selects each; None if it has none."""
     from pydantic import BaseModel
 
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
 """Sub-agents: agents with rows of their own, under the address and the fence of their root.
 
-A parent registers its sub-agents in a table. What is not registered cannot be activated, so that a
-stub of a deleted one brings back nothing. Removing an agent ends it and all below it first, keeps them away,
-and deletes every row of theirs in one commit: a death leaves all of it or none.
+A parent registers its sub-agents in a table. An unregistered agent cannot be activated, so that a stub of a
+deleted sub-agent does not revive it. Removing an agent ends it and all below it, blocks their activation, and
+deletes all their rows in one commit: a crash leaves all or nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REGISTER = Statement.same(
     """,
     key=3,
 )
-# Of a sub-agent whose own first commit registers it: the parent, which counts, may not be in memory.
+# For a sub-agent that registers itself: its parent, which assigns numbers, may not be in memory.
 _REGISTER_LATE = Statement.same(
     "sub_agents register late",
     "agent text, kind text, name text, created_at bigint",
@@ -68,7 +68,7 @@ _ALL = Query.same(
 
 @dataclass(frozen=True, slots=True)
 class SubAgent:
-    """A sub-agent as its parent has registered it."""
+    """The registration of a sub-agent."""
 
     class_name: str
     name: str
@@ -85,20 +85,20 @@ class SubAgents(Part):
         self._numbering = asyncio.Lock()
 
     async def get(self, agent_class: type[A], name: str) -> A:
-        """A stub of a sub-agent, which is registered if it is new."""
+        """Return a stub of a sub-agent, which is registered if it is new."""
         address = self._child(agent_class, name)
         stub = self.activation.neighbours.stub(agent_class, address)
         if not await self._is_registered(address):
             number = await self._next_number()
             now = self.activation.clock.now()
-            made = self.commits.hand_over([(_REGISTER, (*_key(address), number, now))])
-            made.add_done_callback(lambda made: self._made(address, made))
-            if self.commits.current() is None:  # otherwise the block's end makes it durable
-                await made
+            outcome = self.commits.submit([(_REGISTER, (*_key(address), number, now))])
+            outcome.add_done_callback(lambda outcome: self._registered(address, outcome))
+            if self.commits.current() is None:  # otherwise the end of the block makes it durable
+                await outcome
         return stub
 
-    def _made(self, address: Address, made: asyncio.Future[tuple[int, ...]]) -> None:
-        if made.exception() is None and made.result()[:1] != (0,):  # nobody else was faster
+    def _registered(self, address: Address, outcome: asyncio.Future[tuple[int, ...]]) -> None:
+        if outcome.exception() is None and outcome.result()[:1] != (0,):  # it was new
             self.activation.events.emit(SubAgentCreated, self._address.text, child=address.text)
 
     def parent(self, agent_class: type[A]) -> A:
@@ -136,26 +136,26 @@ class SubAgents(Part):
         return await self._is_registered(address) and await self._remove(address)
 
     async def destroy(self) -> None:
-        """The agent itself: for a sub-agent what its parent's `delete_sub_agent` does."""
+        """Remove the agent itself; for a sub-agent, the same as its parent's `delete_sub_agent`."""
         self._no_block("destroy")
-        if not isinstance(self.activation.ended, AgentDestroyed):  # by this same code, before
+        if not isinstance(self.activation.ended, AgentDestroyed):  # destroyed by an earlier call
             await self._remove(self._address)
 
     async def load(self) -> None:
-        """Called when the agent is activated: one that was deleted must not come back.
+        """Refuse to activate an agent that is not registered.
 
-        If it may be made by whoever visits it, its first commit registers it, and those above it.
+        If a call may create it, its first commit registers it, and its unregistered ancestors.
         """
         missing = await self.unregistered()
         if not missing:
             self.activation.making = None
         elif not self.activation.may_be_made:
-            raise _not_made(missing[0])
+            raise _not_created(missing[0])
         else:
-            self.activation.making = _Making(self, self.activation, missing)
+            self.activation.making = _LateRegistration(self, self.activation, missing)
 
     async def unregistered(self) -> list[Address]:
-        """This agent, and those above it, as far as their parents have not made them."""
+        """Return this agent and its ancestors, as far as they are not registered."""
         missing = []
         at: Address = self._address
         while at.parent is not None:
@@ -165,13 +165,13 @@ class SubAgents(Part):
         return missing
 
     async def _remove(self, address: Address) -> bool:
-        """False: somebody else was faster."""
+        """Remove an agent and all below it. False if another call removed it first."""
         activation, parent = self.activation, address.parent
         reason = AgentDestroyed(f"{address} was destroyed")
         async with activation.neighbours.removing(address, reason, by=activation) as removal:
             tables = await owned_tables(activation.store)
             touched = await removal.commit(deletion(address, tables), with_root=parent is None)
-        if parent is not None and not touched[-1]:  # it was not registered any more
+        if parent is not None and not touched[-1]:  # it was no longer registered
             return False
         activation.events.emit(host_events.AgentDestroyed, address.text)
         if parent is not None:
@@ -185,7 +185,7 @@ class SubAgents(Part):
         return bool(await self.activation.store.fetch(_IS_REGISTERED, *_key(address)))
 
     async def _next_number(self) -> int:
-        async with self._numbering:  # one may have registered itself since the last time
+        async with self._numbering:  # a sub-agent may have registered itself since the last call
             found = await self.activation.store.fetch(_LAST_NUMBER, self._address.text)
             self._last_number = max(self._last_number, found[0][0] if found else 0) + 1
             return self._last_number
@@ -193,13 +193,13 @@ class SubAgents(Part):
     def _no_block(self, what: str) -> None:
         if self.commits.current() is not None:
             raise RuntimeError(
-                f"{what}() is a commit of its own, so it cannot be part of a commit() block;"
+                f"{what}() must not be called inside a commit() block, because it is a commit of its own;"
                 f" call it after the block"
             )
 
 
-class _Making:
-    """A sub-agent that somebody visits, and that nobody has made: its first commit registers it."""
+class _LateRegistration:
+    """The registration of a sub-agent that is called before its parent created it, in its first commit."""
 
     def __init__(
         self, sub_agents: SubAgents, activation: Activation, missing: list[Address]
@@ -224,20 +224,21 @@ class _Making:
     async def check(self) -> None:
         missing = await self._sub_agents.unregistered()
         if missing:
-            raise _not_made(missing[0])
+            raise _not_created(missing[0])
         self.activation.making = None
 
 
-def _not_made(address: Address) -> AgentDestroyed:
+def _not_created(address: Address) -> AgentDestroyed:
     return AgentDestroyed(
-        f"{address} was deleted, or never made; its parent's sub_agent() makes a new one"
+        f"{address} was deleted, or never created; its parent's sub_agent() creates a new one"
     )
 
 
 def deletion(address: Address, tables: Mapping[str, str]) -> list[Operation]:
-    """The operations that delete every row of an agent and of all below it.
+    """Return the operations that delete all rows of an agent and of all below it.
 
-    `tables` are those that have rows of agents, with the column that holds the address."""
+    `tables` maps each table with rows of agents to the column that holds the address.
+    """
     text = address.text
     operations: list[Operation] = [
         (_deletion(table, key), (text, f"{text}/", f"{text}0")) for table, key in tables.items()
@@ -257,6 +258,6 @@ def _deletion(table: str, key: str) -> BulkStatement:
 
 
 def _key(address: Address) -> tuple[str, str, str]:
-    """What a sub-agent is registered by. A name may be text that no store takes as it is."""
+    """Return the primary key of a registration. The name is escaped: stores do not accept every string."""
     assert address.parent is not None
     return address.parent.text, address.kind, escaped(address.name)

@@ -14,7 +14,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from outlast.agent.admission import admitting, forget
+from outlast.agent.admission import current_work, forget
 from outlast.agent.part import Parts
 from outlast.chat.answer.offer import Offer
 from outlast.chat.answer.place import Called, Place
@@ -303,7 +303,7 @@ class Call:
         from pydantic_ai import ToolReturn
 
         current_call.set(self._made)
-        admitting.set(self._origin)
+        current_work.set(self._origin)
         self._activation.events.emit(
             events.ToolStarted,
             self._turn.agent,

@@ -27,7 +27,7 @@ async def contributions(parts: Parts, turn: Turn, client_tools: Sequence[Any]) -
 async def _of_parts(parts: Parts, turn: Turn) -> list[Contribution | None]:
     """A part that fails adds nothing."""
     found: list[Contribution | None] = []
-    for contribute in parts.having("contribute"):
+    for contribute in parts.overriding("contribute"):
         try:
             found.append(_checked(await contribute(turn)))
         except Exception as error:

@@ -44,7 +44,7 @@ class ModelView(Part):
 
     def window(self, path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return what the model is shown of this path."""
-        for shown in self.parts.having("shown"):
+        for shown in self.parts.overriding("shown"):
             part = cast(Part, shown.__self__)
             try:
                 path = shown(path)

@@ -126,7 +126,7 @@ class Inbox(Part):
         entry = self._entry(replace(request, key=key), texts)
         if made is not None:
             made(entry)
-        commit = self.commits.joining()
+        commit = self.commits.current_or_new()
         if isinstance(commit, Block):
             commit.view(self, list[EntryRow]).append(entry)
         self.add(commit, entry)

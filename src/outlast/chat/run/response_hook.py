@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any
 
-from outlast.agent.admission import Origin, admitting, forget, noting
+from outlast.agent.admission import Origin, current_work, forget, note_statement
 from outlast.agent.commit import Commit
 from outlast.agent.part import Parts
 from outlast.chat.inbox.inbox import Inbox
@@ -43,7 +43,7 @@ _OF_AGENT = Query.same("SELECT turn FROM responses WHERE agent = ? ORDER BY seq"
 DUE_AGENTS = Query.same(
     "SELECT DISTINCT agent FROM responses WHERE agent > ? ORDER BY agent LIMIT ?", bulk=True
 )
-_NOTE = noting("responses WHERE agent = ? AND turn = ?")
+_NOTE = note_statement("responses WHERE agent = ? AND turn = ?")
 
 
 class ResponseHook(ChatPart):
@@ -92,11 +92,11 @@ class ResponseHook(ChatPart):
                 origin = Origin(
                     self.address, f"response:{turn}", (_NOTE, (self.address, turn)), place=0
                 )
-                token = admitting.set(origin)
+                token = current_work.set(origin)
                 try:
                     await self._in_time(self._tell, turn)
                 finally:
-                    admitting.reset(token)
+                    current_work.reset(token)
                 ending = [(_TOLD, (self.address, turn)), forget(self.address, origin.scope)]
                 await self._in_time(self.commits.commit, ending)
                 self._due.remove(turn)

@@ -159,7 +159,7 @@ class Runner(ChatPart):
             if rest > 0 and entry.cancelled is None and self.activation.unstorable is None:
                 await self._pause(rest)
                 return
-            for resume in self.parts.having("resume_turn"):
+            for resume in self.parts.overriding("resume_turn"):
                 await resume(entry, self.answer)
             return
         self.activation.unstorable = None  # an interrupted turn would have come first

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from outlast.agent.admission import Origin, noting
+from outlast.agent.admission import Origin, note_statement
 from outlast.agent.commit import Commit
 from outlast.agent.part import Part
 from outlast.chat.inbox.sql import KEEP_ENTRIES, KEEP_STREAMS
@@ -125,7 +125,7 @@ class Ledger(Part):
         return CallRow(*found[0]) if found else None
 
 
-_NOTE_IN_CALL = noting("calls WHERE agent = ? AND turn = ? AND id = ?")
+_NOTE_IN_CALL = note_statement("calls WHERE agent = ? AND turn = ? AND id = ?")
 
 
 def origin_of(agent: str, turn: str, message_id: str, id: str) -> Origin:

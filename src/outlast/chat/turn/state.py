@@ -205,7 +205,7 @@ class TurnState(ChatPart):
     def transcript_changed(self) -> None:
         """Not by a turn: a request may have nothing to wait for any more."""
         self.changed()
-        for proceed in self.parts.having("proceed"):
+        for proceed in self.parts.overriding("proceed"):
             proceed()
 
     def leave(self, reason: Exception) -> None:

@@ -73,7 +73,7 @@ async def vacuum(url: str | None, json: bool) -> None:
 
 
 async def _vacuum_postgres(url: str, tables: Iterable[str]) -> None:
-    from outlast.store.copying import connected
+    from outlast.store.copier import connected
 
     async with connected(url) as (connection, _):
         for table in tables:
@@ -84,7 +84,7 @@ async def _is_written(url: str) -> bool:
     """Return whether a host has a PostgreSQL schema open, on any machine."""
     if file_of(url) is not None:
         return False
-    from outlast.store.copying import connected
+    from outlast.store.copier import connected
     from outlast.store.postgres.lock import is_held
 
     async with connected(url) as (connection, name):
@@ -149,7 +149,7 @@ def _back_up(path: Path, target: Path, *, force: bool) -> dict[str, Any]:
 
 
 async def copy(source: str, target: str, *, live: bool, json: bool) -> None:
-    from outlast.store.copying import copy_store, counted
+    from outlast.store.copier import copy_store, count_rows
 
     async with reading(source):
         pass  # raises unless it exists
@@ -161,7 +161,7 @@ async def copy(source: str, target: str, *, live: bool, json: bool) -> None:
         )
     if file_of(source) is not None and file_of(source) == file_of(target):
         fail("source and target are the same store")
-    expected = sum((await counted(source)).values())
+    expected = sum((await count_rows(source)).values())
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()

@@ -488,7 +488,7 @@ class Activations:
         agents = [activation.agent for activation in self._live.values() if activation.held]
         for agent in agents:
             if agent is not None:
-                await agent._interrupting(cause)
+                await agent._host_stopping(cause)
 
     def end_all(self, reason: Exception) -> set[asyncio.Task[Any]]:
         """End all activations. Returns the tasks that are still unwinding."""

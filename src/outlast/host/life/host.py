@@ -421,7 +421,7 @@ class Host:
     async def _correct_alarms(self, address: Address) -> None:
         """Have an agent correct its alarms: the clock may have gone back since it set them."""
         async with self.using(address, is_wake=True) as agent:
-            await agent._set_right()
+            await agent._clock_set_back()
 
     def _in_background(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = self._loop.create_task(work, name=name)

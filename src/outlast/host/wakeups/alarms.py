@@ -164,7 +164,7 @@ class Alarms:
                         self._arm(self._clock.now() + FIRST_RETRY)
                     return
                 if any(fired.get((agent, source)) == at for agent, source, at in rows):
-                    await self._store.told()  # it may have been set again
+                    await self._store.delivered()  # it may have been set again
                 if self._stopped:
                     return
                 is_all = len(rows) < most

@@ -121,7 +121,9 @@ class AlarmCorrection:
 
     async def _found(self) -> AsyncIterator[Address]:
         now = self._clock.now()
-        for find in dict.fromkeys(kind._sleepers for kind in self._classes.values()):
+        for find in dict.fromkeys(
+            kind._agents_with_distant_alarms for kind in self._classes.values()
+        ):
             async for text in find(self._store, now):
                 try:
                     address = Address.parse(text)

@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from outlast.agent.gateway import handle_request
-from outlast.agent.rpc import FinalText, answers, rpc_methods
+from outlast.agent.rpc import FinalText, call_method, rpc_methods
 from outlast.chat.gateway import chat_of, is_chat
 from outlast.core import json
 from outlast.core.clock import seconds
@@ -511,7 +511,7 @@ async def _call(
     results: list[Any] = []
     final: Any = None
     try:
-        async for result in answers(agent, method, arguments):
+        async for result in call_method(agent, method, arguments):
             if isinstance(result, FinalText):
                 final = json.decode(result)
             else:

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from outlast.agent.agent import Agent, parts_of
 from outlast.agent.gateway import handle_frame
-from outlast.agent.rpc import FinalText, answers, rpc_methods
+from outlast.agent.rpc import FinalText, call_method, rpc_methods
 from outlast.agent.state.state import State
 from outlast.chat.gateway import chat_of, is_chat
 from outlast.core import json
@@ -241,7 +241,7 @@ class Socket:
                     return send(_failed(id, f"Method {method} {text}"))
                 streams = inspect.isasyncgenfunction(marked[method])
                 final = "null"
-                async for result in answers(agent, method, json.encode(arguments)):
+                async for result in call_method(agent, method, json.encode(arguments)):
                     if streams and not isinstance(result, FinalText):
                         send(_result(id, result, done=False))
                     else:

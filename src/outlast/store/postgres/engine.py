@@ -1,9 +1,9 @@
 """The PostgreSQL engine: a group of batches becomes one statement.
 
-The statement holds the fence and every write as data-modifying CTEs over arrays, and divides by zero when
-a count is not what it must be, so that the server itself undoes it: fence, order check, writes and COMMIT
-in one round trip. Where a group cannot be written that way (the same row twice, a stale or failing
-batch), it is written batch by batch between savepoints.
+The statement contains the fence and every write as data-modifying CTEs over arrays, and divides by zero if a
+count is wrong, so that the server rolls it back: fence, order check, writes and COMMIT in one round trip. A
+group that cannot be written that way (the same row twice, a stale or failing batch) is written batch by batch
+with savepoints.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from outlast.store.attempt import Attempt, Verdict
 from outlast.store.base import Row, Store, StoreOptions
 from outlast.store.grouping import (
     Slot,
-    in_one_order,
     results_from,
     rows_are_distinct,
     slots_of,
+    sorted_by_table,
     take_group,
 )
 from outlast.store.operations import (
@@ -43,8 +43,8 @@ from outlast.store.operations import (
 from outlast.store.postgres import session as postgres_session
 from outlast.store.postgres.blocking import (
     BLOCKERS,
-    LONGEST,
-    LOOK_AFTER,
+    FIND_BLOCKERS_AFTER,
+    LONGEST_QUERY,
     TRIES,
     TRY_FOR,
     Blocking,
@@ -54,24 +54,24 @@ from outlast.store.postgres.errors import (
     LOST,
     TRY_AGAIN,
     asyncpg,
+    describe,
     explained,
-    is_of_a_batch,
+    is_batch_error,
     refusal,
-    told,
 )
 from outlast.store.postgres.lock import SchemaLock
-from outlast.store.postgres.migrate import bring_up_to_date
+from outlast.store.postgres.migrate import migrate
 from outlast.store.postgres.statements import all_sql, combined_sql, rows_sql
 from outlast.store.schema import Schema
 
 logger = logging.getLogger("outlast.store")
 
 READERS = 4
-MOST_SLOTS = 200  # planning a longer statement takes longer than executing its parts one by one
+MAX_SLOTS = 200  # planning a longer statement takes longer than executing its parts separately
 FIRST_RETRY = 0.05  # seconds
 LAST_RETRY = 1.0
-READ_FOR = 15.0  # seconds that a read goes on trying to reach the server
-TRY_READ_FOR = 10.0  # seconds of these that one connection has to answer
+READ_FOR = 15.0  # seconds that a read keeps trying to reach the server
+TRY_READ_FOR = 10.0  # seconds of these for one connection to answer
 
 LOCK_FENCES = "SELECT root, epoch, owner, commit_no FROM agents WHERE root = ANY($1) FOR UPDATE"
 
@@ -79,7 +79,7 @@ LOCK_FENCES = "SELECT root, epoch, owner, commit_no FROM agents WHERE root = ANY
 async def open_postgres(
     url: str, options: StoreOptions, schemas: Sequence[Schema] = ()
 ) -> PostgresStore:
-    """Connect, bring the tables up to date, and open the store."""
+    """Connect, run missing migrations, and open the store."""
     dsn, schema_name = parse(url)
     store = PostgresStore(dsn, schema_name, options)
     try:
@@ -91,19 +91,19 @@ async def open_postgres(
 
 
 def parse(url: str) -> tuple[str, str]:
-    """What asyncpg takes, and the schema."""
+    """Split a store URL into the DSN for asyncpg and the name of the schema."""
     parts = urlsplit(url)
     settings = dict(parse_qsl(parts.query))
     name = settings.pop("schema", "outlast")
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", name):
         raise StoreURLError(
-            f"schema={name!r}: use lower-case letters, digits and _, not starting with a digit"
+            f"schema must be lower-case letters, digits and _, and not start with a digit, got {name!r}"
         )
     return urlunsplit(parts._replace(query=urlencode(settings))), name
 
 
 def identity_of(dsn: str, schema_name: str) -> str:
-    """The same for all who open this schema, whoever they log in as."""
+    """Return the same string for every DSN of one schema, regardless of the user."""
     parts = urlsplit(dsn)
     where = parts.netloc.rpartition("@")[2]
     places = [(name, value) for name, value in parse_qsl(parts.query) if name in ("host", "port")]
@@ -111,7 +111,7 @@ def identity_of(dsn: str, schema_name: str) -> str:
 
 
 class PostgresStore(Store):
-    """One connection that writes, a few that read."""
+    """A store with one connection for writing, and a few for reading."""
 
     engine = "postgresql"
 
@@ -124,34 +124,36 @@ class PostgresStore(Store):
         self._readers: Any = None
         self._flusher: asyncio.Task[None] | None = None
         self._writing: Attempt | None = None
-        self._combined: OrderedDict[tuple[Any, ...], str] = OrderedDict()  # latest used last
+        self._combined: OrderedDict[tuple[Any, ...], str] = (
+            OrderedDict()
+        )  # least recently used first
         self._lock = SchemaLock(schema_name, options.server or secrets.token_hex())
         self._blocking = Blocking()
-        self._looking: asyncio.Task[None] | None = None  # for who blocks
-        self._more: asyncio.Event = asyncio.Event()  # something was queued
-        self._failures = 0  # to write, in a row
+        self._finding: asyncio.Task[None] | None = None  # looks up the blockers
+        self._more: asyncio.Event = asyncio.Event()  # a batch was queued
+        self._failures = 0  # failed writes in a row
 
     # --- opening ---------------------------------------------------------------------------------
 
     async def _open(self, schemas: Sequence[Schema]) -> None:
         with self._explaining():
             self._writer = await self._session(is_first=True)
-            await bring_up_to_date(self._writer, self._schema, schemas)
+            await migrate(self._writer, self._schema, schemas)
             self._readers = await asyncpg.create_pool(
                 self._dsn,
-                min_size=0,  # it logs a traceback for each try to have as many as that
+                min_size=0,  # otherwise the pool logs a traceback for each failed connection
                 max_size=READERS,
                 timeout=postgres_session.CONNECT_WITHIN,
-                reset=_as_it_is,
-                server_settings=postgres_session.reading(self._schema),
+                reset=_no_reset,
+                server_settings=postgres_session.reader_settings(self._schema),
             )
 
     async def _add_schemas(self, schemas: Sequence[Schema]) -> None:
-        """In a session of its own: the writer's may be in the middle of a commit."""
+        """Migrate in a separate session: the writer's may be in the middle of a commit."""
         with self._explaining():
             connection = await postgres_session.connect(self._dsn, self._schema)
             try:
-                await bring_up_to_date(connection, self._schema, schemas)
+                await migrate(connection, self._schema, schemas)
             finally:
                 connection.terminate()
 
@@ -165,11 +167,11 @@ class PostgresStore(Store):
             raise self._explained(error) from error
 
     async def _session(self, *, is_first: bool = False) -> Any:
-        """A connection that may write: no other server does."""
+        """Open a connection for writing, which holds the schema's lock."""
         connection = await postgres_session.connect(self._dsn, self._schema)
         try:
             await postgres_session.check(connection, self._dsn, self._schema, warns=is_first)
-            if not self.options.is_beside:
+            if not self.options.is_lockless:
                 await self._lock.take(connection)
         except BaseException:
             connection.terminate()
@@ -181,16 +183,16 @@ class PostgresStore(Store):
     def _kick(self) -> None:
         self._more.set()
         if self._flusher is None:
-            # In a context of its own: it outlives whoever happened to be the first to write.
+            # In a context of its own, because it outlives the first submitter.
             self._flusher = self._loop.create_task(
                 self._flush(), name="outlast-store-writer", context=contextvars.Context()
             )
 
     async def _flush(self) -> None:
-        """Write until the queue is empty. One group at a time, so each agent's order is kept."""
+        """Write until the queue is empty, one group at a time, which keeps each agent's order."""
         while self._queue and self._closed is None:
             queue = self._without_closed(self._queue)
-            free, waiting = self._blocking.parted(queue, self._loop.time())
+            free, waiting = self._blocking.split(queue, self._loop.time())
             group, rest = take_group(free, self.options.max_group, self.options.max_group_bytes)
             self._queue = waiting + rest
             if group:
@@ -201,11 +203,11 @@ class PostgresStore(Store):
                 self._put_back(attempt)
                 self._conclude(attempt)
             elif waiting:
-                await self._until_next_try()
+                await self._wait_for_retry()
         self._flusher = None
 
     def _put_back(self, attempt: Attempt) -> None:
-        """What has to wait for somebody else's lock comes again, before all that its agent wrote later."""
+        """Return batches that wait for a lock to the queue, before later batches of their agents."""
         assert attempt.verdicts is not None
         if self._blocking or "held" in attempt.verdicts:
             ends = list(zip(attempt.group, attempt.verdicts, strict=True))
@@ -214,8 +216,8 @@ class PostgresStore(Store):
             done = {batch.fence.root for batch, _ in ends} - {batch.fence.root for batch in held}
             self._blocking.written(done, self._loop.time())
 
-    async def _until_next_try(self) -> None:
-        """All that is left waits for locks: until one of them is tried again, or something is queued."""
+    async def _wait_for_retry(self) -> None:
+        """Wait until the next retry of a locked agent, or until a batch is queued."""
         self._more.clear()
         self._on_timer = True
         next_at = self._blocking.next_at
@@ -225,7 +227,7 @@ class PostgresStore(Store):
         self._on_timer = False
 
     async def _write(self, attempt: Attempt) -> None:
-        """Commit a group, however often that has to be tried, until its outcome is known."""
+        """Commit a group, retrying until its outcome is known."""
         while True:
             if self._writer is None:
                 await self._reach()
@@ -243,27 +245,25 @@ class PostgresStore(Store):
                     return
                 continue
             except asyncpg.PostgresError as error:
-                # Not the fault of any batch: those were singled out.
+                # Not the fault of any batch: errors of batches have become verdicts.
                 self._drop_writer()
                 attempt.undo_fences()
                 attempt.verdicts = [self._explained(error) for _ in attempt.group]
                 return
             except Exception as error:
-                # A fault of ours. Whoever waits must hear of it, and the next group must go on.
-                logger.exception("a group could not be written")
+                # A bug. The waiters must learn of it, and the next group must be written.
+                logger.exception("cannot write a group")
                 self._drop_writer()
                 attempt.doubt()
                 if not await self._was_committed(attempt):
                     attempt.verdicts = [error for _ in attempt.group]
                 return
-            if (
-                attempt.is_in_doubt
-            ):  # an earlier try may have come through in between, ahead of this one
+            if attempt.is_in_doubt:  # an earlier try may have been committed before this one
                 await self._was_committed(attempt)
             return
 
     async def _pause(self) -> None:
-        """Wait before the writer tries again, longer each time, until a group has its outcome."""
+        """Wait before a retry, longer after each failure in a row."""
         delay = min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(self._failures, 20))
         self._failures += 1
         await self._rest(delay)
@@ -276,7 +276,7 @@ class PostgresStore(Store):
             self._on_timer = False
 
     async def _reach(self) -> None:
-        """Connect, unless that is done; whatever the server has against it may change."""
+        """Connect the writer, retrying until the server accepts it."""
         while self._writer is None:
             try:
                 self._writer = await self._session()
@@ -285,18 +285,18 @@ class PostgresStore(Store):
                 await self._pause()
 
     async def _was_committed(self, attempt: Attempt) -> bool:
-        """Whether a try that was in doubt is durable: lock the rows, and see how far they have come.
+        """Return whether a try with an unknown outcome is durable, by locking and reading the agents' rows.
 
-        It was one transaction, so one agent that shows it is enough: another may have been taken
-        over since. Asks until there is an answer.
+        It was one transaction, so one agent is proof enough: another may have been taken over since. Retries
+        until the server answers.
         """
-        doubted = attempt.doubted()
-        while doubted:
+        in_doubt = attempt.in_doubt()
+        while in_doubt:
             await self._reach()
             try:
                 async with self._writer.transaction():
-                    rows = await self._writer.fetch(LOCK_FENCES, [fence.root for fence in doubted])
-            except HELD:  # perhaps by the very try that is in doubt
+                    rows = await self._writer.fetch(LOCK_FENCES, [fence.root for fence in in_doubt])
+            except HELD:  # perhaps by the try in doubt
                 await self._pause()
                 continue
             except (*LOST, TimeoutError, asyncpg.PostgresError) as error:
@@ -304,23 +304,21 @@ class PostgresStore(Store):
                 await self._pause()
                 continue
             found = {row[0]: (row[1], row[2], row[3]) for row in rows}
-            if fencing.is_durable(doubted, found):
-                attempt.believe()
+            if fencing.is_durable(in_doubt, found):
+                attempt.confirm()
                 return True
             break
         return False
 
     async def _transact(self, attempt: Attempt) -> None:
-        """Write a group once; if that takes long, see who is in the way."""
-        watch = self._loop.call_later(LOOK_AFTER, self._watch, context=contextvars.Context())
+        """Try to write a group once; look up the blockers if that takes long."""
+        watch = self._loop.call_later(
+            FIND_BLOCKERS_AFTER, self._watch, context=contextvars.Context()
+        )
         began, probe = self._loop.time(), self.options.probe
         try:
-            slots = in_one_order(slots_of(attempt.group, attempt.counts))
-            if (
-                len(slots) <= MOST_SLOTS
-                and rows_are_distinct(slots)
-                and not self._blocking.is_tried
-            ):
+            slots = sorted_by_table(slots_of(attempt.group, attempt.counts))
+            if len(slots) <= MAX_SLOTS and rows_are_distinct(slots) and not self._blocking.is_retry:
                 if probe is not None:
                     probe.before_commit(attempt.group)
                 try:
@@ -328,26 +326,26 @@ class PostgresStore(Store):
                         if probe is not None:
                             probe.after_commit(attempt.group)
                         return
-                except HELD:  # whose row that is, is seen batch by batch
+                except HELD:  # writing batch by batch shows whose row is locked
                     if attempt.is_in_doubt:
                         raise
                 attempt.undo_fences()
-            await self._one_after_another(attempt, began)
+            await self._separately(attempt, began)
         finally:
             watch.cancel()
 
     def _watch(self) -> None:
-        looking = self._look_who_blocks()
-        self._looking = self._loop.create_task(looking, name="outlast-store-blockers")
+        finding = self._find_blockers()
+        self._finding = self._loop.create_task(finding, name="outlast-store-blockers")
 
-    async def _look_who_blocks(self) -> None:
+    async def _find_blockers(self) -> None:
         if self._writer is not None and self._closed is None:
-            arguments = (self._writer.get_server_pid(), LONGEST)
+            arguments = (self._writer.get_server_pid(), LONGEST_QUERY)
             with suppress(StoreError):
                 self._blocking.found(await self._fetch(Query("", BLOCKERS), arguments))
 
     async def _together(self, attempt: Attempt, slots: list[Slot]) -> bool:
-        """Everything in one statement, which is its own transaction; False: nothing was written."""
+        """Write the group as one statement, which is its own transaction. False if nothing was written."""
         guards: dict[Statement, Slot] = {}
         counts = attempt.counts
         for fence, count in counts.items():
@@ -363,8 +361,8 @@ class PostgresStore(Store):
             arguments_ = [column for slot in everything for column in zip(*slot.rows, strict=True)]
             arguments_ += [len(slot.rows) for slot in everything]
         for fence, count in counts.items():
-            fencing.passed(fence, count)
-        # From here on it may be durable, and what it touched is known only if the answer arrives.
+            fencing.advance(fence, count)
+        # From here on it may be durable; the touched rows are known only if the answer arrives.
         attempt.verdicts = [(-1,) * len(batch.operations) for batch in attempt.group]
         try:
             row = await self._writer.fetchrow(sql, *arguments_)
@@ -373,25 +371,25 @@ class PostgresStore(Store):
                 raise
             return False
         results = results_from(slots, row[len(guards) : len(everything)], attempt.group)
-        assert results is not None, "the statement let through counts that decide nothing"
+        assert results is not None, "the statement accepted ambiguous counts"
         attempt.verdicts = list(results)
         return True
 
     def _combine(self, slots: Sequence[Slot], single: bool) -> str:
-        """One statement for all slots. Unless single, it ends with the numbers of rows, in order."""
+        """Return one cached statement for all slots. Unless single, its last arguments are the row counts."""
         key = (single, *(slot.statement for slot in slots))
         sql = self._combined.get(key)
         if sql is None:
             sql = combined_sql([slot.statement for slot in slots], single=single)
             self._combined[key] = sql
-            if len(self._combined) > postgres_session.SHAPES:
+            if len(self._combined) > postgres_session.CACHED_STATEMENTS:
                 self._combined.popitem(last=False)
         else:
             self._combined.move_to_end(key)
         return sql
 
-    async def _one_after_another(self, attempt: Attempt, began: float) -> None:
-        """Each batch between savepoints, so that it can be undone without its neighbours."""
+    async def _separately(self, attempt: Attempt, began: float) -> None:
+        """Write each batch in a savepoint, so that it can be rolled back alone."""
         db, probe = self._writer, self.options.probe
         verdicts: list[Verdict] = []
         broken: set[Fence] = set()
@@ -406,7 +404,7 @@ class PostgresStore(Store):
                 elif batch.fence in broken:
                     verdict = "behind"
                 else:
-                    verdict = await self._alone(batch)
+                    verdict = await self._in_savepoint(batch)
                     if verdict == "held":
                         held[batch.fence] = None
                 if isinstance(verdict, Exception) or verdict == "stale":
@@ -423,7 +421,7 @@ class PostgresStore(Store):
         if probe is not None:
             probe.after_commit(attempt.group)
 
-    async def _alone(self, batch: Batch) -> Verdict:
+    async def _in_savepoint(self, batch: Batch) -> Verdict:
         db = self._writer
         await db.execute("SAVEPOINT batch")
         verdict: Verdict
@@ -438,9 +436,9 @@ class PostgresStore(Store):
         except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             if not self._is_answer(error):
                 raise
-            verdict = refusal(error) if is_of_a_batch(error) else self._explained(error)
+            verdict = refusal(error) if is_batch_error(error) else self._explained(error)
         if isinstance(verdict, tuple):
-            fencing.passed(batch.fence, 1)
+            fencing.advance(batch.fence, 1)
             await db.execute("RELEASE SAVEPOINT batch")
         else:
             await db.execute("ROLLBACK TO SAVEPOINT batch")
@@ -465,13 +463,13 @@ class PostgresStore(Store):
         return int(status.rpartition(" ")[2])
 
     def _is_answer(self, error: Exception) -> bool:
-        """True when the statement failed, and neither the connection nor a rival is to blame."""
+        """Return whether the statement itself failed, not the connection or a concurrent transaction."""
         if isinstance(error, asyncpg.InterfaceError):
             return not self._writer.is_closed()
         return not isinstance(error, (*LOST, *TRY_AGAIN))
 
     def _lose_writer(self, error: Exception) -> None:
-        self._unreachable(told(error))
+        self._unreachable(describe(error))
         self._drop_writer()
 
     def _drop_writer(self) -> None:
@@ -488,13 +486,13 @@ class PostgresStore(Store):
         return await self._reaching(once)
 
     async def fetch_all(self, reads: Sequence[Read]) -> list[list[Row]]:
-        """All of them as one statement, which sees one state of the database."""
+        """Run all reads as one statement, which sees one snapshot."""
         arguments = [argument for _, each in reads for argument in each]
         [columns] = await self.fetch(Query("", all_sql(reads)), *arguments)
         return list(columns)
 
     async def _reaching(self, read: Callable[[], Awaitable[list[Row]]]) -> list[Row]:
-        """Try a read again while the server cannot be reached, but not for ever."""
+        """Retry a read while the server is unreachable, for at most `READ_FOR` seconds."""
         give_up = self._loop.time() + READ_FOR
         delay = FIRST_RETRY
         while True:
@@ -506,7 +504,7 @@ class PostgresStore(Store):
             except (*LOST, TimeoutError) as error:
                 if self._closed is not None:
                     raise StoreClosed(str(self._closed)) from None
-                self._unreachable(told(error), "reads")
+                self._unreachable(describe(error), "reads")
                 if self._loop.time() + delay > give_up:
                     raise self._explained(error) from error
             except asyncpg.PostgresError as error:
@@ -517,7 +515,7 @@ class PostgresStore(Store):
     def _explained(self, error: BaseException) -> StoreError:
         return explained(error, self._dsn, self._schema)
 
-    # --- the rest --------------------------------------------------------------------------------
+    # --- state and closing -----------------------------------------------------------------------
 
     @property
     def _in_flight(self) -> int:
@@ -544,11 +542,11 @@ class PostgresStore(Store):
 
     def _release(self) -> None:
         if self._flusher is not None:
-            self._flusher.cancel()  # it would connect again, and write
+            self._flusher.cancel()  # it would reconnect and write
         self._drop_writer()
         if self._readers is not None:
             self._readers.terminate()
 
 
-async def _as_it_is(connection: Any) -> None:
-    """What a reader gives back needs no reset, which is a round trip: it has only read."""
+async def _no_reset(connection: Any) -> None:
+    """Skip the reset, which costs a round trip: a reader's session has nothing to reset."""

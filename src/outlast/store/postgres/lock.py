@@ -1,8 +1,7 @@
-"""One server per PostgreSQL schema: an advisory lock that the writing session holds, and that ends with it.
+"""One server per PostgreSQL schema: an advisory lock that the writing session holds until it ends.
 
-The lock is shared, and its second number stands for the server that asks: those of one server, which may be
-several workers, do not keep one another out. Whoever finds another number held is refused. See
-docs/decisions/0031-one-server-per-schema.md.
+The lock is shared, and its second number identifies the server: the workers of one server do not exclude each
+other. A process that finds another number held is refused. See docs/decisions/0031-one-server-per-schema.md.
 """
 
 from __future__ import annotations
@@ -17,10 +16,12 @@ from typing import Any
 
 from outlast.core.errors import StoreLocked
 
-GATE = 0x6F75746C  # "outl": those who start together migrate, and look around, one after another
-WAIT_FOR = 5.0  # seconds for the session of a process that has just died to end
-FIRST_LOOK = 0.01  # seconds until the next look, doubling
-LAST_LOOK = 0.2
+GATE = (
+    0x6F75746C  # "outl": serialises the migrations and lock checks of processes that start together
+)
+WAIT_FOR = 5.0  # seconds for the session of a killed process to end
+FIRST_RETRY = 0.01  # seconds, doubling
+LAST_RETRY = 0.2
 
 TAKE_GATE = f"SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock({GATE})"
 _TAKE = "SELECT pg_advisory_lock_shared($1, $2)"
@@ -42,7 +43,7 @@ _HELD = """
 
 
 async def is_held(connection: Any, schema: str) -> bool:
-    """Whether a server, on whatever machine, may write in a schema now."""
+    """Return whether a server on any machine holds the lock of a schema."""
     return await connection.fetchval(_HELD, _place(schema)) is not None
 
 
@@ -55,16 +56,16 @@ class SchemaLock:
         self._server = _number(server)
 
     async def take(self, connection: Any) -> None:
-        """Hold it for as long as this session lasts; `StoreLocked` if another server has it.
+        """Take the lock until this session ends. Raises `StoreLocked` if another server has it.
 
-        Waits for a moment: the session of a process that was killed may not have ended yet.
+        Retries for a few seconds: the session of a killed process may not have ended yet.
         """
-        give_up, delay = time.monotonic() + WAIT_FOR, FIRST_LOOK
+        give_up, delay = time.monotonic() + WAIT_FOR, FIRST_RETRY
         while (other := await self._try(connection)) is not None:
             if time.monotonic() + delay > give_up:
                 raise self._locked(other)
             await asyncio.sleep(delay)
-            delay = min(LAST_LOOK, delay * 2)
+            delay = min(LAST_RETRY, delay * 2)
 
     async def _try(self, connection: Any) -> Any:
         async with connection.transaction():
@@ -79,10 +80,10 @@ class SchemaLock:
         found = re.fullmatch(r"outlast (\d+)@(.*)", name or "")
         who = f"process {found[1]} on {found[2]}" if found else f"{name or 'another user'!r}"
         locked = StoreLocked(
-            f"the PostgreSQL schema {self._schema!r} is in use by {who} (since {_shown(since)}, from"
-            f" {address or 'a socket'}, server process {backend}). One server at a time writes in a schema:"
-            f" stop that one, or give this one a ?schema= of its own. If its machine has vanished, PostgreSQL"
-            f" notices within half a minute."
+            f"the PostgreSQL schema {self._schema!r} is in use by {who} (since {_formatted(since)}, from"
+            f" {address or 'a socket'}, backend {backend}). Only one server at a time may write in a schema:"
+            f" stop that server, or give this one its own ?schema=. If its machine is down, PostgreSQL"
+            f" releases the lock within half a minute."
         )
         if found and found[2] == socket.gethostname():
             locked.pid = int(found[1])
@@ -98,9 +99,9 @@ def _number(text: str) -> int:
 
 
 def _signed(number: int) -> int:
-    """As PostgreSQL takes it; where it shows it, it has no sign."""
+    """Convert to the signed integer that PostgreSQL takes; `pg_locks` shows it unsigned."""
     return number - (1 << 32) if number >= 1 << 31 else number
 
 
-def _shown(since: datetime | None) -> str:
+def _formatted(since: datetime | None) -> str:
     return "unknown" if since is None else f"{since:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,6 +1,6 @@
-"""Bringing the tables in a PostgreSQL schema up to date; making that schema, if it is not there.
+"""Migrations in PostgreSQL, including the creation of the schema.
 
-Here "schema" has two meanings: PostgreSQL's, which holds all tables of a store and has a name, and ours.
+"Schema" has two meanings here: PostgreSQL's, which contains all tables of a store and has a name, and ours.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from outlast.store.upgrade import FORGET, META, PUT, READ_META, check_owned, upg
 HAS_SCHEMA = "SELECT true FROM pg_namespace WHERE nspname = $1"
 
 
-async def bring_up_to_date(connection: Any, name: str, schemas: Sequence[Schema]) -> None:
-    """One transaction for each schema, the foundation first; hosts that start together take turns.
+async def migrate(connection: Any, name: str, schemas: Sequence[Schema]) -> None:
+    """Run one transaction per schema, the foundation first. Hosts that start together take turns.
 
-    If the store is ahead of one of them, nothing at all is changed."""
+    If the store is newer than one of the schemas, nothing is changed.
+    """
     where = f"the PostgreSQL schema {name!r}"
     async with _transaction(connection):
         if not await connection.fetchval(HAS_SCHEMA, name):
-            # IF NOT EXISTS would need the right to create it even when it is there.
+            # IF NOT EXISTS would require the privilege to create it even if it exists.
             await connection.execute(f"CREATE SCHEMA {name}")
         await _check_schema(connection, name)
         await connection.execute(META)
@@ -53,11 +54,11 @@ async def _meta(connection: Any) -> dict[str, str]:
 
 
 async def _check_schema(connection: Any, name: str) -> None:
-    """See that tables are made where they belong. The schema is there by now."""
+    """Raise unless new tables will be created in the schema, which exists by now."""
     current = await connection.fetchval("SELECT current_schema()")
     if current != name:
         raise StoreReadOnly(
-            f"PostgreSQL uses {current or 'no schema'} instead of {name!r}: this user needs USAGE and"
+            f"the current schema must be {name!r}, got {current or 'none'}: this user needs USAGE and"
             f" CREATE on the schema {name!r}."
         )
 

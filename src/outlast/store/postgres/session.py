@@ -1,4 +1,4 @@
-"""A session with PostgreSQL: what it is asked to be, and what it has to be before anything is written."""
+"""A session with PostgreSQL: its settings, and the checks before anything is written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from outlast.store.url import without_password
 
 logger = logging.getLogger("outlast.store")
 
-SHAPES = 500  # statements for whole groups that are kept, prepared on the server
+CACHED_STATEMENTS = 500  # for whole groups, prepared on the server
 CONNECT_WITHIN = 10.0  # seconds
-ANSWER_WITHIN = 30.0  # seconds; a server that is silent for longer is taken for lost
-LOCKED_FOR = 1000  # milliseconds that a group waits for a row that somebody else has locked
-LONGEST_NAME = 63  # bytes that PostgreSQL keeps of an application's name
+ANSWER_WITHIN = 30.0  # seconds; a server that is silent for longer counts as lost
+LOCK_TIMEOUT = 1000  # milliseconds that a group waits for a row that another session has locked
+LONGEST_NAME = 63  # bytes of an application name that PostgreSQL keeps
 
 _ABOUT = """
     SELECT current_setting('server_encoding'), current_setting('client_encoding'),
@@ -27,30 +27,30 @@ _ABOUT = """
 _PID = "SELECT pg_backend_pid()"
 
 
-def name_of_this() -> str:
-    """How this process is called in `pg_stat_activity`."""
+def application_name() -> str:
+    """Return the name of this process in `pg_stat_activity`."""
     name = f"outlast {os.getpid()}@{socket.gethostname()}"
     return name.encode()[:LONGEST_NAME].decode(errors="ignore")
 
 
-def reading(schema: str) -> dict[str, str]:
-    """The settings of a session that reads."""
-    return {"search_path": schema, "application_name": name_of_this()}
+def reader_settings(schema: str) -> dict[str, str]:
+    """Return the settings of a session that reads."""
+    return {"search_path": schema, "application_name": application_name()}
 
 
-def writing(schema: str) -> dict[str, str]:
-    """The settings of the session that writes.
+def writer_settings(schema: str) -> dict[str, str]:
+    """Return the settings of the session that writes.
 
-    With so few rows a statement, an index is always right. The server lets go of what a machine that has
-    vanished held: half a minute after its last sign, instead of hours.
+    With few rows per statement, an index is always the right plan. The keepalives make the server release
+    the locks of a machine that is down after half a minute, instead of hours.
     """
     return {
-        **reading(schema),
+        **reader_settings(schema),
         "enable_seqscan": "off",
         "enable_hashjoin": "off",
         "enable_mergejoin": "off",
         "jit": "off",
-        "lock_timeout": str(LOCKED_FOR),
+        "lock_timeout": str(LOCK_TIMEOUT),
         "tcp_keepalives_idle": "10",
         "tcp_keepalives_interval": "5",
         "tcp_keepalives_count": "4",
@@ -58,61 +58,61 @@ def writing(schema: str) -> dict[str, str]:
 
 
 async def connect(dsn: str, schema: str) -> Any:
-    """A session for writing."""
+    """Open a session for writing."""
     try:
         return await asyncpg.connect(
             dsn,
             timeout=CONNECT_WITHIN,
             command_timeout=ANSWER_WITHIN,
-            statement_cache_size=SHAPES,
-            server_settings=writing(schema),
+            statement_cache_size=CACHED_STATEMENTS,
+            server_settings=writer_settings(schema),
         )
-    except ValueError as error:  # asyncpg cannot make sense of the URL
+    except ValueError as error:  # asyncpg cannot parse the URL
         raise StoreURLError(f"{without_password(dsn)}: {error}") from None
 
 
 async def check(connection: Any, dsn: str, schema: str, *, warns: bool) -> None:
-    """Refuse a database that cannot hold every text, and a session that is not in its schema.
+    """Reject a database that cannot store every string, and a session that is not in its schema.
 
-    `warns`: of what is a risk, too."""
+    With `warns`, also log a warning about risky settings.
+    """
     where = f"PostgreSQL at {without_password(dsn)}"
     server, client, synchronous, path, pid = await connection.fetchrow(_ABOUT)
     if server not in ("UTF8", "SQL_ASCII"):
         raise StoreURLError(
-            f"{where}: the encoding of the database must be UTF8, got {server}, which cannot hold every"
-            f" character that people and models write. Make another: CREATE DATABASE … ENCODING 'UTF8'"
-            f" TEMPLATE template0."
+            f"{where}: the encoding of the database must be UTF8, got {server}, which cannot store every"
+            f" character. Create another database: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0."
         )
     if client not in ("UTF8", "SQL_ASCII"):
         raise StoreURLError(
-            f"{where}: client_encoding must be UTF8, got {client}. Does a pooler, or a setting of the role,"
-            f" change it?"
+            f"{where}: client_encoding must be UTF8, got {client}. Check whether a pooler, or a setting of"
+            f" the role, changes it."
         )
     if warns and server == "SQL_ASCII":
         logger.warning(
-            "%s: the database has the encoding SQL_ASCII: PostgreSQL checks no text in it. What outlast"
-            " writes is UTF-8; that everybody else's is, is up to you.",
+            "%s: the encoding of the database is SQL_ASCII, so PostgreSQL does not validate text. outlast"
+            " writes UTF-8; make sure that other programs do, too.",
             where,
         )
     if warns and synchronous == "off":
         logger.warning(
-            "%s: synchronous_commit is off for this user or database: a crash of the server can lose"
-            " commits that clients were shown. ALTER ROLE … SET synchronous_commit = on.",
+            "%s: synchronous_commit is off for this user or database, so a crash of the server can lose"
+            " acknowledged commits. ALTER ROLE … SET synchronous_commit = on.",
             where,
         )
     first = path.partition(",")[0].strip().strip('"')
     if first != schema:
         raise StoreURLError(
-            f"{where}: the session must be in the schema {schema!r}, got {path!r}: the setting was ignored"
-            f" on the way (PgBouncer: ignore_startup_parameters). Connect to PostgreSQL itself, or see docs:"
+            f"{where}: the session must be in the schema {schema!r}, got {path!r}: a pooler ignored the"
+            f" setting (PgBouncer: ignore_startup_parameters). Connect directly to PostgreSQL, or see docs:"
             f" Poolers."
         )
-    if connection.get_server_pid() != pid:  # somebody is in between
+    if connection.get_server_pid() != pid:  # there is a pooler
         await _check_pooler(connection, dsn, schema)
 
 
 async def read(pool: Any, sql: str, arguments: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Read once. A connection that has not answered is dropped, and not waited for again."""
+    """Read once. A connection that does not answer is closed."""
     connection = await pool.acquire()
     try:
         rows = await connection.fetch(sql, *arguments)
@@ -126,10 +126,10 @@ async def read(pool: Any, sql: str, arguments: Sequence[Any]) -> list[tuple[Any,
 
 
 async def _check_pooler(one: Any, dsn: str, schema: str) -> None:
-    """Refuse a pooler that gives each transaction another session.
+    """Reject a pooler that gives each transaction another session.
 
-    Each of two connections holds a process of the server for a moment, and asks for one again: whichever way
-    a pooler picks the next free one, one of the two is given the other's.
+    Two connections each use a backend in a transaction, release it, and start another: whichever way the
+    pooler assigns free backends, one of the two gets the other's.
     """
     other = await connect(dsn, schema)
     try:

@@ -1,4 +1,4 @@
-"""How typed operations become PostgreSQL: one row, many rows, or a whole group in one statement. Pure."""
+"""SQL for PostgreSQL from typed operations: one row, many rows, or a group in one statement. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PARAMETER = re.compile(r"\$(\d+)")
 
 
 def all_sql(reads: Sequence[Read]) -> str:
-    """One row with the rows of all these queries: an array of records for each, in their order."""
+    """Return a query for one row with the rows of all these queries, each as an array of records."""
     columns, first = [], 0
     for query, arguments in reads:
         sql = _shifted(query.postgres, first)
@@ -21,15 +21,16 @@ def all_sql(reads: Sequence[Read]) -> str:
 
 
 def _shifted(sql: str, by: int) -> str:
-    """The same, with its parameters counted from another number."""
+    """Return the query with its parameters renumbered."""
     return _PARAMETER.sub(lambda found: f"${int(found[1]) + by}", sql)
 
 
 def rows_sql(statement: Statement, first: int, *, single: bool) -> str:
-    """`{rows}`: the parameters from `$first` on, as a set of rows `u`.
+    """Return the text for `{rows}`: the parameters from `$first` on, as a set of rows `u`.
 
-    For a single row they are plain values, which the planner turns into an index look-up; that
-    costs two thirds of the same with arrays."""
+    For a single row they are plain values, which the planner turns into an index look-up; that costs two
+    thirds of the same with arrays.
+    """
     numbered = list(enumerate(statement.columns, first))
     if single:
         values = ", ".join(f"${number}::{kind} AS {name}" for number, (name, kind) in numbered)
@@ -40,11 +41,11 @@ def rows_sql(statement: Statement, first: int, *, single: bool) -> str:
 
 
 def combined_sql(statements: Sequence[Statement | BulkStatement], *, single: bool) -> str:
-    """One statement that executes all of these, and undoes itself when a count is not right.
+    """Return one statement that executes all of these, and rolls itself back if a count is wrong.
 
-    It returns, first of all and in order, how many rows each has touched. They are executed in that order:
-    when they are asked for. What must touch each of its rows must touch them all; what need not must touch
-    all or none, since only then is it known for each row.
+    Its first columns are the numbers of rows that each touched, and PostgreSQL executes them in that order.
+    A statement with `expect` must touch all of its rows; any other must touch all or none, because only then
+    is the result known for each row.
     """
     parts = []
     parameter = 1
@@ -58,7 +59,7 @@ def combined_sql(statements: Sequence[Statement | BulkStatement], *, single: boo
 
 
 def _touched(statements: Sequence[Statement | BulkStatement]) -> list[str]:
-    """Whether each has touched its one row. To look for a row costs the server less than to count."""
+    """Return whether each touched its one row. EXISTS is cheaper than counting."""
     found = [f"(EXISTS (SELECT 1 FROM w{index}))::int" for index in range(len(statements))]
     return [
         f"1 / {each}" if statement.expect else each
@@ -67,7 +68,7 @@ def _touched(statements: Sequence[Statement | BulkStatement]) -> list[str]:
 
 
 def _counted(statements: Sequence[Statement | BulkStatement], parameter: int) -> list[str]:
-    """How many rows each has touched, and a check of that: the numbers expected begin at `parameter`."""
+    """Return the counts of touched rows, and a check against the expected ones, from `parameter` on."""
     counts, conditions = [], []
     for index, statement in enumerate(statements):
         count, number = f"(SELECT count(*) FROM w{index})", f"${parameter + index}::bigint"

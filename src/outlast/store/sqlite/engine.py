@@ -1,7 +1,7 @@
-"""The SQLite engine: the commit runs on the event loop, once a tick, with all that queued in it.
+"""The SQLite engine: one commit per tick of the event loop, with all queued batches.
 
-There is no writer thread: it would have to win the GIL back from a busy loop, and starve. Only the fsync
-moves to a thread, and only where it is slow (`fsync.SlowDisk`).
+There is no writer thread: it would have to win the GIL back from a busy loop, and would starve. Only the
+fsync moves to a thread, and only if it is slow (`fsync.SlowDisk`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from outlast.store.grouping import take_group
 from outlast.store.operations import Batch, Fence, Query
 from outlast.store.schema import Schema
 from outlast.store.sqlite.errors import explained, trouble_of
-from outlast.store.sqlite.files import Whereabouts, create_private, make_folder, sync_log
+from outlast.store.sqlite.files import FileWatch, create_private, make_folder, sync_log
 from outlast.store.sqlite.fsync import SlowDisk, sync_data
-from outlast.store.sqlite.group import written
+from outlast.store.sqlite.group import write_group
 from outlast.store.sqlite.lock import FileLock
-from outlast.store.sqlite.migrate import bring_up_to_date
+from outlast.store.sqlite.migrate import migrate
 
 logger = logging.getLogger("outlast.store")
 
@@ -45,7 +45,7 @@ OPEN_WITHIN = 5.0  # seconds
 CHECKPOINT_PAGES = 1000
 FIRST_RETRY = 0.01  # seconds
 LAST_RETRY = 1.0
-LOOK_EVERY = 0.001  # seconds: at most so often it is looked whether the files are in their places
+CHECK_FILES_EVERY = 0.001  # seconds, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class SqliteOptions:
 def open_sqlite(
     settings: SqliteOptions, options: StoreOptions, schemas: Sequence[Schema] = ()
 ) -> SqliteStore:
-    """Lock the file, bring its tables up to date, and open it."""
-    # Its one real name: for the lock, and for when the process changes its working directory.
+    """Lock the file, run missing migrations, and open it."""
+    # The real path: for the lock, and in case the process changes its working directory.
     path = Path(os.path.realpath(settings.path))
     settings = replace(settings, path=path)
     try:
@@ -71,7 +71,7 @@ def open_sqlite(
         raise _not_opened(path, error) from None
     try:
         create_private(path)
-        if settings.synchronous == "full":  # what a killed host left was perhaps never synced
+        if settings.synchronous == "full":  # a killed host may not have synced its log
             sync_log(Path(f"{path}-wal"), settings.sync)
         return SqliteStore(settings, options, lock, schemas)
     except OSError as error:
@@ -84,15 +84,15 @@ def open_sqlite(
 
 def _not_opened(path: Path, error: OSError) -> StoreError:
     if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StoreUnavailable(f"{path} cannot be opened: {error}")
+        return StoreUnavailable(f"cannot open {path}: {error}")
     return StoreReadOnly(
-        f"{path} cannot be opened for writing ({error.strerror}: {error.filename})."
+        f"cannot open {path} for writing ({error.strerror}: {error.filename})."
         f" Check the permissions of the file and of its folder."
     )
 
 
 class SqliteStore(Store):
-    """One file, one host, one connection for writing and one for long reads."""
+    """A store in one file for one host, with a connection for writing and one for long reads."""
 
     engine = "sqlite"
 
@@ -110,20 +110,20 @@ class SqliteStore(Store):
         self._sync = settings.sync
         self._lock = lock
         self._scheduled = False
-        self._writing: Attempt | None = None  # taken from the queue; its outcome is not known
-        self._is_doubtful = False  # the disk failed under it, and has to be asked
-        self._undone = 0  # attempts that could be read, and were not durable in the end
-        self._readers_wait: asyncio.Future[None] | None = None  # for that outcome
-        self._paused = False  # until a timer ends that
-        self._one_by_one = 0  # this many batches are to be written each in its own transaction
+        self._writing: Attempt | None = None  # taken from the queue, without an outcome
+        self._is_doubtful = False  # the disk failed, and its outcome must be read back
+        self._undone = 0  # attempts that readers may have seen, but that were not durable
+        self._readers_wait: asyncio.Future[None] | None = None  # resolved with the outcome
+        self._paused = False  # until a timer fires
+        self._one_by_one = 0  # how many batches get a transaction of their own
         self._retry_after = FIRST_RETRY
-        self._looked_at = -math.inf
+        self._checked_at = -math.inf
         self._reader: sqlite3.Connection | None = None
         self._reader_thread: Executor | None = None
         self._db = self._connect(OPEN_WITHIN)
         try:
-            bring_up_to_date(self._db, schemas, str(self.path))
-            self._files = Whereabouts(self.path)
+            migrate(self._db, schemas, str(self.path))
+            self._files = FileWatch(self.path)
             self._disk = SlowDisk(
                 self._files.log,
                 settings.sync,
@@ -143,10 +143,10 @@ class SqliteStore(Store):
     def _connect(self, within: float = 0) -> sqlite3.Connection:
         try:
             db = sqlite3.connect(
-                f"{self.path.as_uri()}?mode=rw",  # never a new file
+                f"{self.path.as_uri()}?mode=rw",  # never creates a file
                 uri=True,
                 isolation_level=None,
-                timeout=within,  # whoever reads may be mending what a killed host left
+                timeout=within,  # a reader may be recovering the log of a killed host
                 check_same_thread=False,
                 cached_statements=256,
             )
@@ -169,7 +169,7 @@ class SqliteStore(Store):
         return db
 
     def _tune(self, db: sqlite3.Connection) -> None:
-        db.execute("PRAGMA busy_timeout = 0")  # from here on nobody else writes
+        db.execute("PRAGMA busy_timeout = 0")  # from here on there is no other writer
         in_thread = self._disk.in_thread
         level = "normal" if in_thread else self._synchronous
         db.execute(f"PRAGMA synchronous = {level}")
@@ -177,7 +177,7 @@ class SqliteStore(Store):
 
     async def _add_schemas(self, schemas: Sequence[Schema]) -> None:
         try:
-            bring_up_to_date(self._db, schemas, str(self.path))
+            migrate(self._db, schemas, str(self.path))
         except sqlite3.Error as error:
             raise explained(self.path, error) from error
 
@@ -202,7 +202,7 @@ class SqliteStore(Store):
             self._kick()
 
     def _write(self, group: list[Batch]) -> None:
-        """Commit a group, and see to every way in which that can go wrong."""
+        """Commit a group, and handle every kind of failure."""
         attempt = Attempt(group)
         try:
             self._transact(attempt)
@@ -212,8 +212,8 @@ class SqliteStore(Store):
         except MemoryError as error:
             self._doubt(attempt, error)
             return
-        except Exception as error:  # a fault of ours: whoever waits must hear of it
-            logger.exception("a group could not be written")
+        except Exception as error:  # a bug: the waiters must learn of it
+            logger.exception("cannot write a group")
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             attempt.undo_fences()
@@ -233,13 +233,13 @@ class SqliteStore(Store):
         if error is not None:
             self._doubt(attempt, error)
         else:
-            self._not_writing()
+            self._outcome_known()
             self._durable(attempt)
             if self._queue:
                 self._kick()
 
-    def _not_writing(self) -> None:
-        """Its outcome is known."""
+    def _outcome_known(self) -> None:
+        """End the attempt, and wake the readers that wait for its outcome."""
         self._writing, self._is_doubtful = None, False
         if self._readers_wait is not None:
             self._readers_wait.set_result(None)
@@ -247,8 +247,8 @@ class SqliteStore(Store):
 
     def _durable(self, attempt: Attempt) -> None:
         now = self._loop.time()
-        if now - self._looked_at >= LOOK_EVERY:
-            self._looked_at = now
+        if now - self._checked_at >= CHECK_FILES_EVERY:
+            self._checked_at = now
             if (lost := self._files.lost) is not None:
                 self._lose_files(lost, attempt.group)
                 return
@@ -259,21 +259,21 @@ class SqliteStore(Store):
     def _transact(self, attempt: Attempt) -> None:
         db, group, probe = self._db, attempt.group, self.options.probe
         db.execute("BEGIN IMMEDIATE")
-        verdicts = written(db, attempt)
+        verdicts = write_group(db, attempt)
         if probe is not None:
             probe.before_commit(group)
         attempt.verdicts = verdicts  # from here on it may be durable
         started = self._loop.time()
         db.execute("COMMIT")
         if not self._disk.in_thread:
-            self._disk.took(self._loop.time() - started)
+            self._disk.record(self._loop.time() - started)
         if probe is not None:
             probe.after_commit(group)
 
-    # --- when it goes wrong ----------------------------------------------------------------------
+    # --- failures --------------------------------------------------------------------------------
 
     def _rescue(self, attempt: Attempt, error: sqlite3.Error) -> None:
-        """The transaction failed as a whole. Undo it, and decide what becomes of its batches."""
+        """Roll back a failed transaction, and retry or fail its batches."""
         trouble = trouble_of(error)
         if trouble == "io":
             self._doubt(attempt, error)
@@ -282,7 +282,7 @@ class SqliteStore(Store):
             self._db.execute("ROLLBACK")
         attempt.undo_fences()
         if trouble == "busy":
-            self._unreachable(f"{error}; somebody else is writing to {self.path}")
+            self._unreachable(f"{error}; another process is writing to {self.path}")
             self._queue = attempt.group + self._queue
             self._paused = True
             self._later(self._resume)
@@ -293,11 +293,11 @@ class SqliteStore(Store):
             self._fail(attempt.group[0], explained(self.path, error))
 
     def _doubt(self, attempt: Attempt, error: Exception) -> None:
-        """The disk failed, so nobody knows whether this is durable: ask it, until it answers."""
+        """Read back, until the disk answers, whether a commit is durable during which the disk failed."""
         with contextlib.suppress(sqlite3.Error):
             if self._db.in_transaction:
-                self._db.execute("ROLLBACK")  # or it could be read meanwhile
-        self._unreachable(f"{error}; whether the last commits are durable is looked up")
+                self._db.execute("ROLLBACK")  # otherwise readers could see it
+        self._unreachable(f"{error}; checking whether the last commits are durable")
         self._writing, self._is_doubtful = attempt, True
         self._later(lambda: self._ask(attempt))
 
@@ -315,11 +315,11 @@ class SqliteStore(Store):
             self._db.close()
             self._db = self._connect()
             self._tune(self._db)
-            # In the database it is durable whatever became of the log.
+            # Once checkpointed into the database, it is durable even if the log is lost.
             (blocked, *_) = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             self._files.log_opened()
             if blocked:
-                raise StoreUnavailable(f"{self.path} is being read")
+                raise StoreUnavailable(f"a reader of {self.path} blocks the checkpoint")
             reached = attempt.verdicts is not None and all(
                 fencing.has_reached(fence, self._fence_row(fence), commit_no)
                 for fence, commit_no in attempt.advanced()
@@ -331,9 +331,9 @@ class SqliteStore(Store):
         logger.warning(
             "%s answers again; the commits in doubt %s",
             self.path,
-            "are durable" if reached else "are not there, and are written again",
+            "are durable" if reached else "were lost, and are written again",
         )
-        self._not_writing()
+        self._outcome_known()
         self._retry_after = FIRST_RETRY
         if reached:
             self._conclude(attempt)
@@ -344,15 +344,15 @@ class SqliteStore(Store):
         self._kick()
 
     def _lose_files(self, lost: str, group: list[Batch]) -> None:
-        """Nothing more is acknowledged, not even if the files come back: who knows what they missed?"""
-        if self._files.has_database:  # the log still holds what was acknowledged: save that
+        """Stop acknowledging for good: even if the files come back, they may lack commits."""
+        if self._files.has_database:  # save the acknowledged commits from the log
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        self._not_writing()
+        self._outcome_known()
         gone = StoreGone(
-            f"{lost} while the host had it open. Nothing is stored or acknowledged any more, and whether"
-            f" the last commits are durable is not known: stop the host, put the files back or restore a"
-            f" backup, and start it again."
+            f"{lost} while the host had it open. The host stores and acknowledges nothing more, and it is"
+            f" unknown whether the last commits are durable: stop the host, put the files back or restore"
+            f" a backup, and start it again."
         )
         pending, self._queue = group + self._queue, []
         self._refuse_all(gone, pending)
@@ -378,7 +378,7 @@ class SqliteStore(Store):
     # --- reading ---------------------------------------------------------------------------------
 
     async def _fetch(self, query: Query, arguments: Sequence[Any]) -> list[Row]:
-        """Read, then wait until what was being written by then is durable: the read may have seen it."""
+        """Read, then wait until the running commit is durable: the read may have seen it."""
         while True:
             while self._is_doubtful:
                 await self._outcome()
@@ -390,7 +390,7 @@ class SqliteStore(Store):
                 return rows
 
     async def _outcome(self) -> None:
-        """Wait until the outcome of what is being written is known, and of nothing that comes after it."""
+        """Wait for the outcome of the running commit only."""
         if self._readers_wait is None:
             self._readers_wait = self._loop.create_future()
         await asyncio.wait({self._readers_wait})
@@ -401,7 +401,7 @@ class SqliteStore(Store):
             if not query.bulk:
                 return self._db.execute(query.sqlite, arguments).fetchall()
             if self._reader_thread is None:
-                self.is_in_place()  # a connection that is opened beside a lost log makes another one
+                self.is_in_place()  # a connection opened after the log was lost would create another
                 self._check_open()
                 self._reader_thread = ThreadPoolExecutor(1, "outlast-reader")
             return await self._loop.run_in_executor(
@@ -413,7 +413,7 @@ class SqliteStore(Store):
             raise explained(self.path, error) from error
 
     def _read(self, sql: str, arguments: Sequence[Any]) -> list[Row]:
-        """On the reader thread. No cursor stays open when this returns."""
+        """Read on the reader thread. No cursor stays open."""
         if self._reader is None:
             self._reader = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode=ro",
@@ -424,7 +424,7 @@ class SqliteStore(Store):
             )
         return self._reader.execute(sql, arguments).fetchall()
 
-    # --- the rest --------------------------------------------------------------------------------
+    # --- state and closing -----------------------------------------------------------------------
 
     @property
     def _in_flight(self) -> int:
@@ -447,8 +447,8 @@ class SqliteStore(Store):
         return super().is_in_place()
 
     def _release(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            self._not_writing()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._outcome_known()
         self._disk.close()
         if self._reader_thread is not None:
             self._reader_thread.shutdown(wait=True)

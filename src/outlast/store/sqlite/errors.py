@@ -1,4 +1,4 @@
-"""What SQLite's errors mean: to the store, and to the person who runs it."""
+"""Classification of SQLite's errors, and messages for operators."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ _TROUBLES: dict[int, Trouble] = {
 
 
 def trouble_of(error: sqlite3.Error) -> Trouble:
-    """What kind of trouble an SQLite error is: the batch's own, or one that concerns everybody."""
+    """Classify an SQLite error: "batch" if the batch caused it, otherwise a problem of the whole store."""
     return _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "batch")
 
 
 def explained(path: Path, error: sqlite3.Error) -> StoreError:
-    """What an SQLite error means to the person who runs this."""
+    """Return the `StoreError` for an operator to read."""
     match trouble_of(error):
         case "full":
             return StoreFull(
-                f"{path}: no space left ({error}). Nothing of this commit was written;"
-                f" free some space and the store goes on."
+                f"{path}: no space left ({error}). The commit was rolled back; free some space and"
+                f" the store resumes."
             )
         case "readonly":
             return StoreReadOnly(
-                f"{path} cannot be written ({error}). Check the permissions of the file"
+                f"cannot write to {path} ({error}). Check the permissions of the file"
                 f" and of its folder."
             )
         case "corrupt":
             return StoreCorrupt(
-                f"{path} is not a valid SQLite database ({error}). Restore a backup; the"
-                f" sqlite3 command's .recover can save what is still readable."
+                f"{path} is not a valid SQLite database ({error}). Restore a backup; .recover of the"
+                f" sqlite3 command can save readable rows."
             )
     return StoreUnavailable(f"{path}: {error}")

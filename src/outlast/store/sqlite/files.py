@@ -1,4 +1,4 @@
-"""The files of a SQLite store: made so that a power cut leaves them, and watched, so that a loss is seen."""
+"""The files of a SQLite store: created durably, and watched, so that their loss is noticed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    except PermissionError:  # who may not read a folder cannot sync it
+    except PermissionError:  # a folder must be readable to be synced
         return
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that syncs no folders
+        if error.errno != errno.EINVAL:  # the file system does not sync folders
             raise
     finally:
         os.close(descriptor)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, as far as there are none, and see that a power cut leaves them."""
+    """Create a folder and its missing parents durably."""
     if folder.is_dir():
         return
     missing = [folder]
@@ -40,17 +40,17 @@ def make_folder(folder: Path) -> None:
 
 
 def create_private(path: Path) -> None:
-    """A new file is its owner's alone, and so are those that SQLite puts beside it: they take its mode."""
+    """Create the file, if missing, readable by its owner only. SQLite gives its other files the same mode."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def sync_log(log: Path, sync: Callable[[int], None], *, anew: bool = False) -> None:
-    """Make a log and its name durable, if there is one.
+    """Make a log and its name durable, if it exists.
 
-    `anew`: an fsync of it has failed. The kernel then takes what it could not write for written, and the
-    next fsync succeeds without it. So the latest transaction, the only one in doubt, is written once more
-    first. What is before it is durable, and stays untouched.
+    `anew` is for a log whose fsync failed. The kernel then treats the unwritten pages as clean, and the next
+    fsync succeeds without them. So the latest transaction, the only one in doubt, is written again first.
+    Earlier transactions are durable, and are not touched.
     """
     try:
         descriptor = os.open(log, os.O_RDWR | os.O_CLOEXEC)
@@ -72,10 +72,10 @@ def _write_again(descriptor: int) -> None:
 
 
 def latest_transaction(read: Callable[[int, int], bytes]) -> tuple[int, int]:
-    """Where the latest transaction of a log begins and ends; the log's head counts as part of the first.
+    """Return the start and end of the latest transaction of a log; the log's header belongs to the first.
 
-    `read` is given a size and an offset. A log is a head of 32 bytes and frames, each a head of 24 bytes and
-    a page. Frames of this log have its salt; the last one of a transaction has the size of the database.
+    `read` takes a size and an offset. A log is a header of 32 bytes and frames, each a header of 24 bytes and
+    a page. Frames of this log have its salt; the last frame of a transaction has the size of the database.
     """
     head = read(32, 0)
     page, salt = int.from_bytes(head[8:12]), head[16:24]
@@ -87,11 +87,11 @@ def latest_transaction(read: Callable[[int, int], bytes]) -> tuple[int, int]:
     return (begins, at) if at == ends else (ends, at)
 
 
-class Whereabouts:
-    """Whether the names of a database and of its log still lead to the files that SQLite has open.
+class FileWatch:
+    """Checks that the paths of a database and its log still lead to the files that SQLite has open.
 
-    What is written to a file without a name is lost with the process. An inode is not given to another file
-    while somebody has it open, so a name that leads to the same one leads to the same file.
+    Writes to a file without a name are lost with the process. An inode is not reused while a process has it
+    open, so a path with the same inode leads to the same file.
     """
 
     def __init__(self, database: Path) -> None:
@@ -101,30 +101,30 @@ class Whereabouts:
         self.log_opened()
 
     def log_opened(self) -> None:
-        """SQLite has the log open: from now on it is this one."""
+        """Watch the log that SQLite has just opened."""
         self._known = [self._database, (str(self.log), _identity(self.log))]
 
     def log_closed(self) -> None:
-        """SQLite may have removed the log, and may make another."""
+        """Stop watching the log: SQLite may delete it and create another."""
         self._known = [self._database]
 
     @property
     def lost(self) -> str | None:
-        """Which of the files is not in its place, in words; None: none."""
+        """Which file was removed or replaced, for a message; None if both are in place."""
         for name, identity in self._known:
             try:
                 found = os.stat(name)
             except _GONE:
-                return f"{name} was removed or moved away"
-            except OSError:  # it cannot be looked at, which proves nothing
+                return f"{name} was removed or moved"
+            except OSError:  # this proves nothing
                 continue
             if (found.st_dev, found.st_ino) != identity:
-                return f"{name} is another file now"
+                return f"{name} was replaced by another file"
         return None
 
     @property
     def has_database(self) -> bool:
-        """Whether at least the database is in its place."""
+        """Whether the database itself is in place."""
         with contextlib.suppress(OSError):
             return _identity(Path(self._database[0])) == self._database[1]
         return False

@@ -1,8 +1,7 @@
-"""Where fsync is slow, it alone moves to a thread; everything else stays on the event loop.
+"""On a slow disk, fsync moves to a thread; everything else stays on the event loop.
 
-A thread has to win the GIL back from a busy loop before it can report. So while an fsync is under way the
-loop, once it has waited long enough, gives way for a moment: it waits on the thread's signal, which
-releases the GIL.
+A thread has to win the GIL back from a busy loop before it can report. So during a long fsync the loop yields
+now and then: it waits briefly for the thread's signal, which releases the GIL.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from pathlib import Path
 
 from outlast.store.sqlite.files import sync_folder
 
-SLOW = 0.002  # seconds: on average above this, fsync moves to a thread
-QUICK = 0.001  # and below this it comes back
-ENOUGH = 8  # commits before the average means anything
+SLOW = 0.002  # seconds: above this average, fsync moves to a thread
+QUICK = 0.001  # and below this it moves back
+MIN_COMMITS = 8  # before the average means anything
 WEIGHT = 0.1  # of the newest measurement in the moving average
-GIVE_WAY_AFTER = 0.001
-GIVE_WAY_FOR = 0.002
+YIELD_AFTER = 0.001
+YIELD_FOR = 0.002
 CHECKPOINT_BYTES = 4 * 1024 * 1024
 
 
 def sync_data(descriptor: int) -> None:
-    """Make what was written to a file durable."""
+    """Make the data of a file durable."""
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
@@ -51,20 +50,20 @@ class SlowDisk:
         self._enabled = enabled
         self._wal = wal
         self._sync = sync
-        self._is_in_place = is_in_place  # both files are where they were
+        self._is_in_place = is_in_place  # both files still exist
         self._descriptor: int | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._checkpointer: sqlite3.Connection | None = None
 
-    def took(self, seconds: float) -> None:
-        """A commit (or, in the thread, an fsync) took this long."""
+    def record(self, seconds: float) -> None:
+        """Record the duration of a commit (or, in the thread, of an fsync)."""
         self._seen += 1
         before = seconds if self.average is None else self.average
         self.average = before + WEIGHT * (seconds - before)
 
     def should_move(self) -> bool:
-        """Decide anew where fsync runs; True when that changed."""
-        if not self._enabled or self._seen < ENOUGH or self.average is None:
+        """Decide again where fsync runs. Returns whether that changed."""
+        if not self._enabled or self._seen < MIN_COMMITS or self.average is None:
             return False
         wanted = self.average > (QUICK if self.in_thread else SLOW)
         if wanted == self.in_thread:
@@ -95,33 +94,33 @@ class SlowDisk:
                     self._checkpoint()
             except OSError as problem:
                 error = problem
-            except BaseException as problem:  # whatever it is, somebody waits for this to end
-                error = OSError(f"the log could not be made durable: {problem!r}")
+            except BaseException as problem:  # `done` must be called in any case
+                error = OSError(f"cannot sync the log: {problem!r}")
             elapsed = time.perf_counter() - begun
             finished.set()
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(conclude, elapsed, error)
 
         def conclude(elapsed: float, error: OSError | None) -> None:
             self.syncing = False
-            self.took(elapsed)
+            self.record(elapsed)
             done(error)
 
-        def give_way() -> None:
+        def yield_gil() -> None:
             if self.syncing and not finished.is_set():
-                if loop.time() - started >= GIVE_WAY_AFTER:
-                    finished.wait(GIVE_WAY_FOR)
-                loop.call_later(GIVE_WAY_AFTER / 2, give_way)
+                if loop.time() - started >= YIELD_AFTER:
+                    finished.wait(YIELD_FOR)
+                loop.call_later(YIELD_AFTER / 2, yield_gil)
 
         self._thread.submit(work)
-        loop.call_later(GIVE_WAY_AFTER, give_way)
+        loop.call_later(YIELD_AFTER, yield_gil)
 
     def _opened(self) -> int:
-        """The log's descriptor: opened once, and again after `forget`."""
+        """Return the log's descriptor, opened once, and again after `forget`."""
         if self._descriptor is None:
             descriptor = os.open(self._wal, os.O_RDWR | os.O_CLOEXEC)
             try:
-                sync_folder(self._wal.parent)  # the log's own name must be durable too
+                sync_folder(self._wal.parent)  # the name of the log must be durable, too
             except OSError:
                 os.close(descriptor)
                 raise
@@ -129,21 +128,21 @@ class SlowDisk:
         return self._descriptor
 
     def forget(self) -> None:
-        """The connection was closed, and perhaps the log was removed with it: open it anew."""
+        """Close the descriptor: SQLite may have deleted the log with its connection."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def _checkpoint(self) -> None:
-        """Move the log into the database, here rather than on the loop. Nobody writes meanwhile.
+        """Move the log into the database, off the loop. There is no writer at this time.
 
-        And truncate it: its size is what tells that the next one is due.
+        It truncates the log, whose size decides when the next checkpoint is due.
         """
-        with contextlib.suppress(sqlite3.Error):  # the next one will do it
+        with contextlib.suppress(sqlite3.Error):  # the next checkpoint will do it
             if self._checkpointer is None:
                 database = Path(str(self._wal).removesuffix("-wal"))
                 self._checkpointer = sqlite3.connect(
-                    f"{database.as_uri()}?mode=rw",  # never a new file
+                    f"{database.as_uri()}?mode=rw",  # never creates a file
                     uri=True,
                     isolation_level=None,
                     timeout=0,

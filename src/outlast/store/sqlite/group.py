@@ -1,7 +1,7 @@
-"""How a group of batches is written inside one SQLite transaction.
+"""Writing a group of batches in one SQLite transaction.
 
-First all together, with as few statements as possible. If one of them has to be singled out, the transaction
-is begun anew, and each gets a savepoint of its own.
+At first all together, with as few statements as possible. If a batch fails or its result is ambiguous, the
+transaction is restarted, and each batch gets a savepoint of its own.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from outlast.store.grouping import results_from, slots_of
 from outlast.store.operations import Argument, Batch, Fence
 from outlast.store.sqlite.errors import trouble_of
 
-# What can be wrong with a batch itself, rather than with the disk or the file.
+# Errors that a batch itself can cause.
 _BATCH_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
 
 
-def written(db: sqlite3.Connection, attempt: Attempt) -> list[Verdict]:
-    """Write a group in the transaction that has begun: what came of each batch, if that is committed."""
+def write_group(db: sqlite3.Connection, attempt: Attempt) -> list[Verdict]:
+    """Write a group in the open transaction. Returns the verdict on each batch, valid once committed."""
     group = attempt.group
     try:
-        verdicts = _quickly(db, group[0]) if len(group) == 1 else _together(db, attempt)
+        verdicts = _single(db, group[0]) if len(group) == 1 else _together(db, attempt)
     except _BATCH_ERRORS as error:
         _check_batch(error)
         verdicts = None
@@ -31,17 +31,17 @@ def written(db: sqlite3.Connection, attempt: Attempt) -> list[Verdict]:
     db.execute("ROLLBACK")
     attempt.undo_fences()
     db.execute("BEGIN IMMEDIATE")
-    return _one_after_another(db, group)
+    return _separately(db, group)
 
 
 def _check_batch(error: Exception) -> None:
-    """Raise an error that concerns everybody."""
+    """Raise an error that no batch caused."""
     if isinstance(error, sqlite3.Error) and trouble_of(error) != "batch":
         raise error
 
 
 def _together(db: sqlite3.Connection, attempt: Attempt) -> list[Verdict] | None:
-    """Write all batches with a few statements; None when one of them has to be singled out."""
+    """Write all batches with a few statements. None if they must be written separately."""
     execute, executemany = db.execute, db.executemany
     group, counts = attempt.group, attempt.counts
     guards: dict[str, list[tuple[Argument, ...]]] = {}
@@ -62,24 +62,24 @@ def _together(db: sqlite3.Connection, attempt: Attempt) -> list[Verdict] | None:
     if results is None:
         return None
     for fence, count in counts.items():
-        fencing.passed(fence, count)
+        fencing.advance(fence, count)
     return list(results)
 
 
-def _quickly(db: sqlite3.Connection, batch: Batch) -> list[Verdict] | None:
-    """The same for a group of one."""
+def _single(db: sqlite3.Connection, batch: Batch) -> list[Verdict] | None:
+    """Write a group of one. None if its guard or a condition does not hold."""
     statement, arguments = fencing.guard(batch.fence, 1)
     if db.execute(statement.sqlite, arguments).rowcount != 1:
         return None
     touched = _operations(db, batch)
     if touched is None:
         return None
-    fencing.passed(batch.fence, 1)
+    fencing.advance(batch.fence, 1)
     return [touched]
 
 
 def _operations(db: sqlite3.Connection, batch: Batch) -> tuple[int, ...] | None:
-    """Execute them one by one; None when a condition does not hold."""
+    """Execute the operations in order. None if a condition does not hold."""
     touched = []
     for statement, arguments in batch.operations:
         count = db.execute(statement.sqlite, arguments).rowcount
@@ -89,19 +89,19 @@ def _operations(db: sqlite3.Connection, batch: Batch) -> tuple[int, ...] | None:
     return tuple(touched)
 
 
-def _one_after_another(db: sqlite3.Connection, group: list[Batch]) -> list[Verdict]:
-    """Write each batch so that it can be undone without its neighbours."""
+def _separately(db: sqlite3.Connection, group: list[Batch]) -> list[Verdict]:
+    """Write each batch in a savepoint, so that it can be rolled back alone."""
     verdicts: list[Verdict] = []
     broken: set[Fence] = set()
     for batch in group:
-        verdict: Verdict = "behind" if batch.fence in broken else _alone(db, batch)
+        verdict: Verdict = "behind" if batch.fence in broken else _in_savepoint(db, batch)
         if isinstance(verdict, Exception) or verdict == "stale":
             broken.add(batch.fence)
         verdicts.append(verdict)
     return verdicts
 
 
-def _alone(db: sqlite3.Connection, batch: Batch) -> Verdict:
+def _in_savepoint(db: sqlite3.Connection, batch: Batch) -> Verdict:
     db.execute("SAVEPOINT batch")
     verdict: Verdict
     statement, arguments = fencing.guard(batch.fence, 1)
@@ -115,7 +115,7 @@ def _alone(db: sqlite3.Connection, batch: Batch) -> Verdict:
         _check_batch(error)
         verdict = error
     if isinstance(verdict, tuple):
-        fencing.passed(batch.fence, 1)
+        fencing.advance(batch.fence, 1)
     else:
         db.execute("ROLLBACK TO batch")
     db.execute("RELEASE batch")

@@ -1,4 +1,4 @@
-"""One host per SQLite file: a lock file beside the database, which says who holds it."""
+"""One host per SQLite file: a lock file next to the database, which names its holder."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from outlast.core.errors import StoreLocked
 
 
 class FileLock:
-    """An advisory lock that ends with the process, however it ends, and is dropped by forked children.
+    """An advisory lock that ends with the process, however that ends. Forked children drop it.
 
-    The file stays where it is: removing it would race with the next holder.
+    The lock file is never deleted: that would race with the next holder.
     """
 
     def __init__(self, database: Path) -> None:
@@ -31,7 +31,7 @@ class FileLock:
             pid, holder = self._holder()
             os.close(self._descriptor)
             locked = StoreLocked(
-                f"{database} is in use by {holder}. One SQLite file serves one host at a time: stop"
+                f"{database} is in use by {holder}. Only one host at a time can use a SQLite file: stop"
                 f" that process, or use PostgreSQL for several hosts."
             )
             locked.pid = pid
@@ -48,10 +48,10 @@ class FileLock:
             since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about["started"]))
             return int(about["pid"]), f"process {about['pid']} on {about['host']} (since {since})"
         except (ValueError, KeyError, TypeError):
-            return None, "another process (its lock file does not say which)"
+            return None, "another process (the lock file does not name it)"
 
     def release(self) -> None:
-        """Let the next one in. Again: nothing."""
+        """Release the lock. Idempotent."""
         if self.held:
             self.held = False
             with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ class FileLock:
 
 
 def _drop_in_children(lock: FileLock) -> None:
-    """A forked child must not keep the lock of a parent that has died."""
+    """Release the lock in forked children, which must not keep it when the parent dies."""
     reference = weakref.ref(lock)
 
     def drop() -> None:

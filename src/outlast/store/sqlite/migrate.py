@@ -1,4 +1,4 @@
-"""Bringing the tables of a SQLite store up to date."""
+"""Migrations in SQLite."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from outlast.store.schema import FOUNDATION, Schema
 from outlast.store.upgrade import FORGET, META, PUT, READ_META, check_owned, upgrade
 
 
-def bring_up_to_date(db: sqlite3.Connection, schemas: Sequence[Schema], where: str) -> None:
-    """One transaction for each schema, the foundation first.
+def migrate(db: sqlite3.Connection, schemas: Sequence[Schema], where: str) -> None:
+    """Run one transaction per schema, the foundation first.
 
-    If the store is ahead of one of them, nothing at all is changed."""
+    If the store is newer than one of the schemas, nothing is changed.
+    """
     with _transaction(db):
         db.execute(META)
-        db.execute("DELETE FROM meta WHERE key = ''")  # no row; a read-only file fails here
+        db.execute(
+            "DELETE FROM meta WHERE key = ''"
+        )  # deletes no row; fails if the file is read-only
         meta = dict(db.execute(READ_META.sqlite))
         needy = [each for each in schemas if upgrade(each, "sqlite", meta, where)]
         _apply(db, FOUNDATION, where)

@@ -1,7 +1,7 @@
-"""A whole store into another one, of whatever engine: every row of every table, and proof that they arrived.
+"""Copying a whole store into another, of either engine: every row of every table, verified.
 
-Both are read in one snapshot. Rows are counted and added up by their digests on the way, and again from what
-the other store has then; the order in which an engine returns them does not matter.
+Each store is read in one snapshot. Rows are counted and their digests added up while copying, and again from
+the target; the order in which an engine returns them does not matter.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from outlast.store.operations import Query
 from outlast.store.upgrade import stored_schemas
 from outlast.store.url import file_of, open_store
 
-MOST_ROWS = 500  # at a time
-MOST_BYTES = 8 * 1024 * 1024  # of them, about
+MAX_ROWS = 500  # per read
+MAX_BYTES = 8 * 1024 * 1024  # per read, roughly
 FIRST_BATCH = 16  # rows
 _MODULUS = 1 << 128
 
 Columns = Mapping[str, Mapping[str, str]]
 Progress = Callable[[str, int], None]
-"""Told the table, and how many more of its rows are done."""
+"""Called with a table, and the number of rows just done."""
 
 
 class CopyFailed(StoreError):
-    """The other store is not empty, or does not hold what was copied into it."""
+    """The target is not empty, or its rows differ from the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """What a table holds, in short."""
+    """The number of rows of a table, and the sum of their digests."""
 
     rows: int = 0
     digest: int = 0
@@ -59,40 +59,40 @@ class Side(Reader, Protocol):
 
 
 async def copy_store(source: str, target: str, progress: Progress | None = None) -> dict[str, int]:
-    """Copy everything, and see that it is there. Returns how many rows each table has.
+    """Copy everything and verify it. Returns the number of rows per table.
 
-    The target must hold nothing. What a host writes into the source meanwhile is not copied. Tables of
-    batteries are made in the target by the scripts that made them in the source.
+    The target must be empty. Rows written to the source during the copy are not copied. Tables of batteries
+    are created in the target by the scripts that created them in the source.
     """
-    tell = progress or (lambda table, rows: None)
+    report = progress or (lambda table, rows: None)
     sums: dict[str, Sum] = {}
     async with _reading(source) as here:
         schemas = stored_schemas(await meta_of(here))
-        # The target is made, brought up to date, and kept from hosts.
+        # The open store creates the target, migrates it, and keeps hosts out.
         store = await open_store(target, schemas=schemas)
         try:
             async with _writing(target) as there:
                 tables = shared_tables(await columns_of(here), await columns_of(there))
                 for table in tables:
                     if await there.count(table):
-                        raise CopyFailed(f"the target is not empty: it has rows in {table}")
+                        raise CopyFailed(f"the target must be empty, but has rows in {table}")
                 for table, columns in tables.items():
                     total = Sum()
                     async for rows in here.rows(table, columns):
                         await there.write(table, columns, rows)
                         total = total.plus(rows)
-                        tell(table, len(rows))
+                        report(table, len(rows))
                     sums[table] = total
             async with _reading(target) as copied:
                 for table, columns in tables.items():
                     found = Sum()
                     async for rows in copied.rows(table, columns):
                         found = found.plus(rows)
-                        tell(table, len(rows))
+                        report(table, len(rows))
                     if found != sums[table]:
                         raise CopyFailed(
-                            f"{table} was not copied as it is: {sums[table].rows} rows there,"
-                            f" {found.rows} here, and they differ. Delete the target."
+                            f"the copy of {table} differs: {sums[table].rows} rows in the source,"
+                            f" {found.rows} in the target. Delete the target and copy again."
                         )
         finally:
             await store.close()
@@ -100,22 +100,25 @@ async def copy_store(source: str, target: str, progress: Progress | None = None)
 
 
 def shared_tables(here: Columns, there: Columns) -> dict[str, list[str]]:
-    """What is to be copied: the tables of a new store, with their columns, as far as the source has them.
+    """Return the tables and columns to copy: those of a new store, as far as the source has them.
 
-    A table that only one engine needs is not copied, nor is what somebody else keeps in the database."""
+    Tables that only one engine needs, and tables of other applications, are not copied.
+    """
     tables: dict[str, list[str]] = {}
     for table, columns in there.items():
         if table == "meta" or table not in here:
             continue
         missing = [column for column in here[table] if column not in columns]
         if missing:
-            raise CopyFailed(f"the target has no column {missing[0]!r} in {table}; the source has")
+            raise CopyFailed(
+                f"the target has no column {missing[0]!r} in {table}, but the source has"
+            )
         tables[table] = list(here[table])
     return tables
 
 
-async def counted(url: str) -> dict[str, int]:
-    """How many rows each table has."""
+async def count_rows(url: str) -> dict[str, int]:
+    """Return the number of rows per table."""
     async with _reading(url) as side:
         tables = await columns_of(side)
         return {table: await side.count(table) for table in tables if table != "meta"}
@@ -138,7 +141,7 @@ async def _reading(url: str) -> AsyncIterator[Side]:
 
 @asynccontextmanager
 async def _writing(url: str) -> AsyncIterator[Side]:
-    """One transaction: all of it, or nothing."""
+    """Open the target in one transaction."""
     path = file_of(url)
     if path is not None:
         with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as db:
@@ -152,11 +155,11 @@ async def _writing(url: str) -> AsyncIterator[Side]:
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[tuple[Any, str]]:
-    """A plain connection to PostgreSQL, in the store's schema, and the name of that."""
+    """Open a plain connection to PostgreSQL, in the store's schema. Yields it and the schema's name."""
     from outlast.store.postgres.engine import parse
 
     dsn, name = parse(url)
-    import asyncpg  # by now it is known to be there
+    import asyncpg  # `parse` has checked that it is installed
 
     connection = await asyncpg.connect(dsn, timeout=10, server_settings={"search_path": name})
     try:
@@ -183,7 +186,7 @@ class _Sqlite:
         pace = Pace()
         while rows := cursor.fetchmany(pace.rows):
             yield rows
-            pace.keep(rows)
+            pace.adjust(rows)
             await asyncio.sleep(0)
 
     async def write(self, table: str, columns: Sequence[str], rows: list[Row]) -> None:
@@ -210,23 +213,23 @@ class _Postgres:
         pace = Pace()
         while rows := [tuple(row) for row in await cursor.fetch(pace.rows)]:
             yield rows
-            pace.keep(rows)
+            pace.adjust(rows)
 
     async def write(self, table: str, columns: Sequence[str], rows: list[Row]) -> None:
         await self._connection.copy_records_to_table(table, records=rows, columns=list(columns))
 
 
 class Pace:
-    """How many rows are read at a time: few where they are large, so that they fit into memory."""
+    """The number of rows per read: fewer if they are large, so that they fit into memory."""
 
     def __init__(self) -> None:
         self.rows = FIRST_BATCH
 
-    def keep(self, rows: Sequence[Row]) -> None:
-        """These were the last ones."""
+    def adjust(self, rows: Sequence[Row]) -> None:
+        """Set the number for the next read from the sizes of the last rows."""
         size = sum(len(value) for row in rows for value in row if isinstance(value, str | bytes))
         mean = max(1, size // len(rows))
-        self.rows = max(1, min(MOST_ROWS, MOST_BYTES // mean, self.rows * 2))
+        self.rows = max(1, min(MAX_ROWS, MAX_BYTES // mean, self.rows * 2))
 
 
 def _list(columns: Sequence[str]) -> str:

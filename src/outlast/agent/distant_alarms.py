@@ -1,7 +1,7 @@
-"""Which agents wait for longer than their schedules and fibers say, by the clock as it is now.
+"""Agents whose alarms are too far in the future, because the clock was ahead when they were set.
 
-What is found may be more than what has to be brought nearer: each agent decides for itself. When the clock
-has not gone back, nothing is found, but for what was put off for long.
+The queries may find more agents than necessary: each agent decides which alarms to move. If the clock was not
+set back, they find only schedules that were deferred for long.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _OF_FIBERS = Query.same(
 )
 
 
-async def sleepers(store: Store, now: int) -> AsyncIterator[str]:
-    """The addresses of agents that may have to be set right."""
+async def agents_with_distant_alarms(store: Store, now: int) -> AsyncIterator[str]:
+    """Yield the addresses of agents that may have to move an alarm."""
     async for agent in _pages(store, _OF_OTHERS, now):
         yield agent
     first = await _first_too_late(store, now)
@@ -57,14 +57,14 @@ async def sleepers(store: Store, now: int) -> AsyncIterator[str]:
 
 
 async def _first_too_late(store: Store, now: int) -> int | None:
-    """After when a cron schedule is too late, at the earliest; None: none of them is."""
+    """Return the earliest time after which a cron schedule is too late, or None if none is."""
     found = None
     for cron, timezone, latest in await store.fetch(_CRONS):
         if latest <= now:
             continue
         try:
             following = next_cron(cron, timezone or "UTC", now)
-        except ValueError:  # a time zone that is gone
+        except ValueError:  # the time zone no longer exists
             continue
         if latest > following and (found is None or following < found):
             found = following

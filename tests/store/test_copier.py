@@ -10,7 +10,7 @@ import pytest
 from rows import execute, opened
 
 from outlast.store.catalogue import COLUMNS, columns_of, grouped
-from outlast.store.copying import MOST_BYTES, MOST_ROWS, CopyFailed, Pace, shared_tables
+from outlast.store.copier import MAX_BYTES, MAX_ROWS, CopyFailed, Pace, shared_tables
 
 NOTES = {"notes": {"agent": "text", "body": "blob"}}
 
@@ -29,16 +29,16 @@ def test_tables_of_the_new_store_are_copied_as_far_as_the_source_has_them() -> N
     ("sizes", "expected"),
     [
         ([100], 32),  # carefully at first
-        ([100] * 10, MOST_ROWS),
-        ([MOST_BYTES // 4], 3),
-        ([MOST_BYTES * 8], 1),
-        ([MOST_BYTES * 8, 100, 100], 4),
+        ([100] * 10, MAX_ROWS),
+        ([MAX_BYTES // 4], 3),
+        ([MAX_BYTES * 8], 1),
+        ([MAX_BYTES * 8, 100, 100], 4),
     ],
 )
 def test_rows_are_read_in_portions_that_fit_into_memory(sizes: list[int], expected: int) -> None:
     pace = Pace()
     for size in sizes:
-        pace.keep([("A/x", None, 7, bytes(size // 2), "x" * (size // 2))] * 2)
+        pace.adjust([("A/x", None, 7, bytes(size // 2), "x" * (size // 2))] * 2)
     assert pace.rows == expected
 
 
