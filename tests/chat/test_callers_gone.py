@@ -12,6 +12,7 @@ from interacting import CLIENT, calls
 from pydantic_ai.toolsets import FunctionToolset
 
 from outlast import HostStopped
+from outlast.agent.agent import parts_of
 from outlast.testing import ScriptedModel, Step
 from support import hosting
 
@@ -20,11 +21,11 @@ pytestmark = pytest.mark.virtual_time
 
 async def cut_off(agent: Any, work: Callable[[], Any]) -> None:
     """Cancel a call when its commit is under way, as the handler of a socket that closes is."""
-    before = agent._activation.last_write
+    before = parts_of(agent).activation.last_write
     task = asyncio.create_task(work())
     for _ in range(100_000):
         await asyncio.sleep(0)  # time stands still
-        if agent._activation.last_write is not before:
+        if parts_of(agent).activation.last_write is not before:
             break
     assert task.cancel(), "it was done before its commit was"
     with pytest.raises(asyncio.CancelledError):

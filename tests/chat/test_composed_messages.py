@@ -9,6 +9,7 @@ import pytest
 from conversation import (
     agent_of,
     answering,
+    doing,
     failing,
     inbox,
     leftovers,
@@ -21,7 +22,6 @@ from conversation import (
 
 from outlast import InsideTurn
 from outlast.agent.agent import parts_of
-from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.run.runner import LOST_FUNCTION, Runner
 from outlast.core.errors import HostStopped
 from outlast.testing import ScriptedModel, Step
@@ -123,7 +123,7 @@ async def test_one_that_died_with_its_process_ends_with_an_error_that_says_so(
         first = asyncio.create_task(a.save_messages("u1"))
         await until_running(host, Talker)
         second = asyncio.create_task(a.save_messages(lambda messages: "never", idempotency_key="k"))
-        await until(lambda: len(parts_of(agent_of(host, Talker))[Inbox].open) == 2)
+        await until(lambda: doing(host, Talker).waiting)
         host_is_over = asyncio.gather(first, second, return_exceptions=True)
     assert {type(each) for each in await host_is_over} == {HostStopped}
     async with hosting(Talker, url=store_url, life="2") as host:
@@ -177,8 +177,8 @@ async def test_it_can_be_stopped_while_it_waits(store_url: str) -> None:
         first = asyncio.create_task(a.save_messages("u1"))
         await until_running(host, Talker)
         second = asyncio.create_task(a.save_messages(lambda messages: "never"))
-        waiting = await until(lambda: parts_of(agent_of(host, Talker))[Inbox].open[1:])
-        assert await a.cancel_chat(waiting[0].id)
+        waiting = await until(lambda: doing(host, Talker).waiting)
+        assert await a.cancel_chat(waiting[0])
         assert (await second).status == "aborted"
         await first
         assert said(await a.get_messages()) == ["user: u1", "assistant: one two three"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from chat_rows import check_all_ended, check_tree, stored
-from conversation import agent_of, answering, inbox, rows
+from conversation import agent_of, answering, doing, inbox, rows
 from interruptions import (
     ADDRESS,
     SLOW,
@@ -29,7 +29,6 @@ from outlast.chat.model.beginnings import asks_to_continue
 from outlast.chat.model.errors import ModelFailed, is_passing
 from outlast.chat.recovery import incidents as incidents_rows
 from outlast.chat.recovery.budget import evaluated
-from outlast.chat.turn.state import TurnState
 from outlast.chat.types.events import SubmissionChanged
 from outlast.testing import Outcome, ScriptedModel, Step
 from support import hosting, listen
@@ -212,7 +211,7 @@ async def test_an_error_in_a_turn_that_goes_on_is_seen_and_holds_up_nobody(store
         ]
         assert told.names[-1] == "chat:recovery:failed"
         assert await incidents(host) == []
-        assert parts_of(agent_of(host, Talker))[TurnState].recovering is None
+        assert doing(host, Talker).recovering is None
         check_all_ended(await stored(host, ADDRESS))
     assert len(shown) == 1
     check_requests(model)

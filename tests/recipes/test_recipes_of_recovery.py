@@ -34,6 +34,7 @@ from outlast import (
     default_context_overflow_classifier,
     tool,
 )
+from outlast.agent.agent import parts_of
 from outlast.chat.types.events import ContextCompacted
 from outlast.testing import ScriptedModel, Step
 from support import hosting, listen
@@ -159,7 +160,7 @@ async def test_an_old_turn_is_kept_as_it_is_and_a_recent_one_goes_on(
         model = ScriptedModel(SLOW)
 
         def on_chat_recovery(self, context: ChatRecoveryContext) -> ChatRecoveryOptions:
-            now = datetime.fromtimestamp(self._activation.clock.now() / 1000, UTC)
+            now = datetime.fromtimestamp(parts_of(self).activation.clock.now() / 1000, UTC)
             is_stale = now - context.created_at > timedelta(minutes=5)
             return ChatRecoveryOptions(continue_=False) if is_stale else ChatRecoveryOptions()
 

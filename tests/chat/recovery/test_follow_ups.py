@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from chat_rows import stored
-from conversation import agent_of, answering, inbox, leftovers, meddle, rows
+from conversation import agent_of, answering, doing, inbox, leftovers, meddle, rows
 from interruptions import (
     ADDRESS,
     SLOW,
@@ -26,7 +26,6 @@ from interruptions import (
 from outlast import ChatRecoveryOptions
 from outlast.agent.agent import parts_of
 from outlast.chat.gateway import ChatGateway
-from outlast.chat.turn.state import TurnState
 from outlast.testing import ScriptedModel
 from support import hosting
 
@@ -227,7 +226,7 @@ async def test_a_turn_that_goes_on_can_be_cancelled(store_url: str) -> None:
         assert await transcript(host) == ["user: u1", "assistant: one two three "]
         assert await inbox(host, "outcome, error") == [("aborted", "enough")]
         assert await incidents(host) == []
-        assert parts_of(agent_of(host, Talker))[TurnState].recovering is None
+        assert doing(host, Talker).recovering is None
 
 
 @pytest.mark.parametrize("moment", ["while the hook thinks", "while it goes on"])

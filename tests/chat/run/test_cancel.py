@@ -400,5 +400,5 @@ async def test_a_thousand_turns_leave_nothing_behind_in_memory() -> None:
             agent = agent_of(host, Mixed)
             assert leftovers(agent) == {}
             assert (await counts(host, "inbox"))["inbox"] == 1000
-            assert agent._activation.calls == {}
+            assert parts_of(agent).activation.calls == {}
             assert len(parts_of(agent)[Transcript]._stamps) <= 200

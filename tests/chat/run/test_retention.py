@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from conversation import agent_of, answering, counts, inbox, rows, talker
 
+from outlast.agent.agent import parts_of
 from outlast.chat.run.retention import ALARM
 from outlast.testing import Step
 from support import alarm_rows, hosting
@@ -141,7 +142,7 @@ async def test_a_turn_that_ends_during_the_clearing_up_is_cleared_up_too(
         await a.save_messages("u1")
         await asyncio.sleep(5 * MINUTE)
         agent = agent_of(host, Talker)
-        store = agent._activation.store
+        store = parts_of(agent).activation.store
         fetch = store.fetch
 
         async def slowly(query: Any, *arguments: Any) -> Any:

@@ -136,7 +136,7 @@ async def test_an_approval_may_come_in_another_life_after_the_agent_was_forgotte
         a = host.get(Clerk, "a")
         await a.submit_messages("u1")
         await asyncio.sleep(3600)
-        assert len(host._activations or ()) == 0
+        assert host.statistics().active == 0
         assert await a.has_pending_interaction()
     async with hosting(Clerk, url=store_url, life="2") as host:
         a = host.get(Clerk, "a")

@@ -307,7 +307,7 @@ async def test_an_agent_with_open_calls_leaves_memory_and_comes_back_for_the_ans
         await a.add_tool_output("locate", 1)
         await asyncio.sleep(3600)
         assert len(evicted) <= 2  # the second time after the sweep of its streams
-        assert len(host._activations or ()) == 0
+        assert host.statistics().active == 0
         assert (len(model.requests), await continuations(host)) == (1, [])
         assert await a.add_tool_output("pick", 2, auto_continue=False)
         await host.until_settled()
@@ -351,7 +351,7 @@ async def test_a_result_counts_also_if_whoever_brought_it_is_gone(
         first = asyncio.create_task(a.save_messages("u1", client_tools=CLIENT))
         await until_running(host, Talker)
         await (asyncio.sleep(1.5) if is_live else first)
-        activation = agent_of(host, Talker)._activation
+        activation = parts_of(agent_of(host, Talker)).activation
         before, written = activation.last_write, []
         answer = asyncio.create_task(a.add_tool_output("locate", 1))
         for _ in range(100_000):
