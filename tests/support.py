@@ -9,6 +9,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from outlast import Event, Host
+from outlast.agent.agent import parts_of
+from outlast.host.address import Address
+from outlast.host.life.activation import Activation
+from outlast.host.life.activations import Activations
+from outlast.host.wakeups.alarms import alarm
 from outlast.store.base import StoreOptions
 from outlast.store.operations import Query
 from outlast.store.url import open_store
@@ -29,6 +34,39 @@ async def hosting(
         options.setdefault("clock", VirtualClock(loop))
     async with Host(agents, store, ids=CountingIds(life), **options) as host:
         yield host
+
+
+def activations_of(host: Host) -> Activations:
+    assert host._activations is not None
+    return host._activations
+
+
+def kept_in_memory(host: Host) -> dict[str, int]:
+    """What a host remembers of agents that have left, by name; nothing when it is at rest."""
+    activations = activations_of(host)
+    held = {
+        "families": len(activations._families),
+        "leaving": len(activations._leaving),
+        "barred": len(activations._barred),
+        "outliving": len(activations._outliving),
+    }
+    return {name: count for name, count in held.items() if count}
+
+
+def live_activation(host: Host, agent_class: type[Any], name: str = "a") -> Activation:
+    """What the host knows of an agent that is in memory."""
+    return activations_of(host)._live[Address.of(agent_class.__name__, name)]
+
+
+def stub_at(host: Host, agent_class: type[Any], stub: Any) -> Any:
+    """A stub of this host for an agent that another stub stands for, sub-agents included."""
+    return activations_of(host).stub(agent_class, stub._address)
+
+
+def cancel_boot(host: Host) -> None:
+    """Let the host wake no agent by itself: the test does."""
+    assert host._boot_task is not None
+    host._boot_task.cancel()
 
 
 class World:
@@ -71,6 +109,12 @@ class World:
         self._host._is_marked = True  # it does not note that it stops, either
         await self._host.stop(0)
         await self.stop()
+
+
+async def write_alarm(agent: Any, source: str, at: int | None) -> None:
+    """Store an alarm of an agent as its parts do, in a commit of its own. None removes it."""
+    parts = parts_of(agent)
+    await parts.commits.commit([alarm(parts.activation.address.text, source, at)])
 
 
 async def fiber_rows(host: Host, columns: str = "id, status, snapshot") -> list[tuple[Any, ...]]:

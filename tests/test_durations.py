@@ -25,6 +25,7 @@ from outlast import (
     TurnConfig,
     tool,
 )
+from outlast.agent.agent import parts_of
 from outlast.chat.inbox.concurrency import policy_of
 from outlast.chat.model.settings import model_settings
 from outlast.chat.recovery import budget
@@ -48,7 +49,7 @@ class Alarm(Agent):
 
     async def in_a_while(self, when: Any) -> Any:
         schedule = await self.schedule(when, self.ring)
-        return schedule.time.timestamp() - self._activation.clock.now() / 1000
+        return schedule.time.timestamp() - parts_of(self).activation.clock.now() / 1000
 
     async def every(self, interval: Any) -> Any:
         schedule = await self.schedule_every(interval, self.ring)

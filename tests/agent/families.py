@@ -7,10 +7,10 @@ import contextlib
 from typing import Any, ClassVar
 
 from outlast import Agent, FiberContext, Host
+from outlast.agent.agent import parts_of
 from outlast.host.address import Address, escaped
-from outlast.host.wakeups.alarms import alarm
 from outlast.store.operations import BulkStatement, Query
-from support import forever
+from support import forever, write_alarm
 
 NEVER = 1 << 42  # milliseconds: an alarm that no test lives to see
 
@@ -53,7 +53,7 @@ class Node(Agent):
 
     async def break_a_commit(self) -> None:
         """Hand over a batch that no engine can write: the number is too large for its column."""
-        await self._parts.commits.commit([alarm(self._activation.address.text, "x", 1 << 70)])
+        await write_alarm(self, "x", 1 << 70)
 
     # --- work ------------------------------------------------------------------------------------
 
@@ -115,16 +115,16 @@ class Node(Agent):
         await self.start_fiber("scheduler", self._schedule_from_a_fiber, id="scheduler")
         await self.schedule("0 0 1 1 *", self.note, "by cron")
         await self.schedule_every(1 << 28, self.note, "by interval")
-        await self._parts.commits.commit([alarm(self._activation.address.text, "tea", NEVER)])
+        await write_alarm(self, "tea", NEVER)
         await self.sub_agent(Node, "furnishing")
 
     async def fill(self, table: str, columns: list[tuple[str, str]]) -> None:
         """A row in a table of which nothing is known but its columns and their types."""
-        address = self._activation.address.text
+        address = parts_of(self).activation.address.text
         values = [f"'{address}'" if kind.upper() == "TEXT" else "1" for _, kind in columns]
         names = ", ".join(f'"{name}"' for name, _ in columns)
         sql = f"INSERT INTO {table} ({names}) VALUES ({', '.join(values)})"
-        await self._parts.commits.commit([(BulkStatement(f"{table} fill", sql, sql), ())])
+        await parts_of(self).commits.commit([(BulkStatement(f"{table} fill", sql, sql), ())])
 
     async def _schedule_from_a_fiber(self, fiber: FiberContext) -> None:
         await self.schedule(1 << 28, self.note, "from a fiber")

@@ -10,7 +10,7 @@ import pytest
 from outlast import Agent, FiberCancelled, FiberContext, Host, NotInFiber
 from outlast.agent.fibers.sql import BY_ID
 from outlast.store.operations import Query
-from support import World, alarm_rows, fiber_rows, forever
+from support import World, alarm_rows, cancel_boot, fiber_rows, forever
 
 pytestmark = pytest.mark.virtual_time
 
@@ -185,8 +185,7 @@ async def test_a_commit_block_does_not_reach_into_a_recovery_that_begins_inside_
     await Waker.host.get(Woken, "b").leave()
     host = await world.next_life()
     Waker.host = host
-    assert host._boot_task is not None
-    host._boot_task.cancel()  # so that it is the call that wakes it
+    cancel_boot(host)  # so that it is the call that wakes it
     with pytest.raises(OSError, match="given up"):
         await host.get(Waker, "a").go()
     await host.until_settled()

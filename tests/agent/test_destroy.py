@@ -11,7 +11,7 @@ from families import Node, below, forget, furnish, rows_under
 
 from outlast import Agent, AgentDestroyed, CommitFailed, FiberContext
 from outlast.host.address import Address
-from support import World, alarm_rows, forever, hosting, listen
+from support import World, alarm_rows, cancel_boot, forever, hosting, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -175,8 +175,7 @@ async def test_one_left_by_an_earlier_process_is_destroyed_before_it_has_written
     host = await world.host(Node, shutdown_timeout=0)
     await furnish(host, await below(host.get(Node, "r"), "a"))
     host = await world.next_life(shutdown_timeout=0)
-    assert host._boot_task is not None
-    host._boot_task.cancel()
+    cancel_boot(host)
     await host.get(Node, "r").destroy()
     assert await rows_under(host, "Node/r") == {}
     assert host.store.statistics().batches == 1

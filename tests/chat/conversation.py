@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 
-from outlast import Host, Message, Think, TurnFailed
+from outlast import Host, Message, Think, TurnFailed, TurnStatistics
 from outlast.agent.agent import parts_of
+from outlast.chat.admission import Admission
 from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.run.runner import Runner
 from outlast.chat.stream.reading import Streams
 from outlast.chat.turn.state import TurnState
-from outlast.host.address import Address
 from outlast.store.operations import BulkStatement, Query
 from outlast.testing import ScriptedModel
 from outlast.testing.scripted import Answer, ScriptedRequest
+from support import live_activation
 
 TABLES = ("messages", "inbox", "streams", "facts", "alarms")
 
@@ -35,8 +36,12 @@ def answering(*answers: Answer, **options: Any) -> ScriptedModel:
 
 def agent_of(host: Host, agent_class: type[Any], name: str = "a") -> Any:
     """The object itself, while it is in memory."""
-    assert host._activations is not None
-    return host._activations._live[Address.of(agent_class.__name__, name)].agent
+    return live_activation(host, agent_class, name).agent
+
+
+def doing(host: Host, agent_class: type[Any], name: str = "a") -> TurnStatistics:
+    """What an agent in memory is doing."""
+    return agent_of(host, agent_class, name).turn_statistics()  # type: ignore[no-any-return]
 
 
 IN_ORDER = {
@@ -102,6 +107,18 @@ async def failing(answer: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]
     return chunks
 
 
+async def followed(
+    agent: Any, request: str, after: int = 0, *, may_be_gone: bool = False
+) -> AsyncIterator[tuple[int, str]]:
+    """The stream of a request from a place on, as a server reads it."""
+    parts = parts_of(agent)
+    entry = await parts[Inbox].get(request)
+    assert entry is not None or may_be_gone, f"there is no request {request!r}"
+    if entry is not None:
+        async for item in (await parts[Admission].stream(entry)).read(after):
+            yield item
+
+
 async def until(condition: Callable[[], Any]) -> Any:
     """Wait for it, in virtual time: a thousandth of a second at a time."""
     for _ in range(100_000):
@@ -130,6 +147,6 @@ def leftovers(agent: Any) -> dict[str, int]:
         "waiters": statistics.waiters,
         "open": len(inbox._open),
         "accepting": int(inbox.is_busy and not inbox._open),
-        "tasks": len(agent._activation.tasks),
+        "tasks": len(parts_of(agent).activation.tasks),
     }
     return {name: count for name, count in held.items() if count}

@@ -17,7 +17,7 @@ from outlast.chat.turn.part import ChatPart
 from outlast.store.operations import Query, Statement
 from outlast.store.schema import Schema
 from outlast.testing import ScriptedModel, Step
-from support import hosting, listen
+from support import World, listen
 
 SCHEMA = Schema(
     "diary",
@@ -99,65 +99,65 @@ def nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DiaryPart, "fails_in", frozenset())
 
 
-async def test_it_writes_in_the_commits_of_the_moments(store_url: str) -> None:
-    async with hosting(Writer, url=store_url) as host:
-        writer = host.get(Writer, "w")
-        assert (await writer.save_messages("Hi")).status == "completed"
-        await writer.clear_messages()
-        said = [what for (what,) in await host.store.fetch(ALL)]
-        assert said == ["accepted save", "claimed", "settled completed", "cleared"]
+async def test_it_writes_in_the_commits_of_the_moments(world: World) -> None:
+    host = await world.host(Writer)
+    writer = host.get(Writer, "w")
+    assert (await writer.save_messages("Hi")).status == "completed"
+    await writer.clear_messages()
+    said = [what for (what,) in await host.store.fetch(ALL)]
+    assert said == ["accepted save", "claimed", "settled completed", "cleared"]
 
 
-async def test_it_gives_the_turn_tools_sections_and_capabilities(sqlite_url: str) -> None:
+async def test_it_gives_the_turn_tools_sections_and_capabilities(sqlite_world: World) -> None:
     model = ScriptedModel(Step.call("write_diary", {"text": "it rains"}), "Written.")
 
     class Diarist(HasDiary):
         system_prompt = "You are a writer."
 
     Diarist.model = model
-    async with hosting(Diarist, url=sqlite_url) as host:
-        turn = await host.get(Diarist, "d").save_messages("Write")
-        assert turn.message is not None
-        (call,) = [part for part in turn.message.parts if part["type"] == "tool-write_diary"]
-        assert call["output"] == "Dear diary, it rains"
-        system = model.requests[0].instructions
-        assert system.startswith("You are a writer.\n\nYou keep a diary.")
-        assert "It is private." in system
+    host = await sqlite_world.host(Diarist)
+    turn = await host.get(Diarist, "d").save_messages("Write")
+    assert turn.message is not None
+    (call,) = [part for part in turn.message.parts if part["type"] == "tool-write_diary"]
+    assert call["output"] == "Dear diary, it rains"
+    system = model.requests[0].instructions
+    assert system.startswith("You are a writer.\n\nYou keep a diary.")
+    assert "It is private." in system
 
 
-async def test_it_may_shorten_what_the_model_is_shown(sqlite_url: str) -> None:
+async def test_it_may_shorten_what_the_model_is_shown(sqlite_world: World) -> None:
     model = ScriptedModel("One.", "Two.")
 
     class Forgetful(HasDiary): ...
 
     Forgetful.model = model
-    async with hosting(Forgetful, url=sqlite_url) as host:
-        for text in ("First", "Second"):
-            await host.get(Forgetful, "f").save_messages(text)
-        assert "First" not in repr(model.requests[1].messages)
+    host = await sqlite_world.host(Forgetful)
+    for text in ("First", "Second"):
+        await host.get(Forgetful, "f").save_messages(text)
+    assert "First" not in repr(model.requests[1].messages)
 
 
 @pytest.mark.parametrize("moment", [*MOMENTS, "contribute", "shown"])
 async def test_an_error_in_any_of_them_fails_no_turn(
-    store_url: str, moment: str, monkeypatch: pytest.MonkeyPatch
+    world: World, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DiaryPart, "fails_in", frozenset({moment}))
-    async with hosting(Writer, url=store_url) as host:
-        failed = listen(host, BatteryFailed)
-        writer = host.get(Writer, "w")
-        assert (await writer.save_messages("Hi")).status == "completed"
-        await writer.clear_messages()
-        assert await writer.get_messages() == []
-        said = [what.partition(" ")[0] for (what,) in await host.store.fetch(ALL)]
-        assert said == [each for each in MOMENTS if each != moment], "nothing of it is written"
-        assert {event.battery for event in failed} == {"diary"}  # type: ignore[attr-defined]
-        assert failed[0].error == f"ValueError: {moment} on purpose"  # type: ignore[attr-defined]
+    host = await world.host(Writer)
+    failed = listen(host, BatteryFailed)
+    writer = host.get(Writer, "w")
+    assert (await writer.save_messages("Hi")).status == "completed"
+    await writer.clear_messages()
+    assert await writer.get_messages() == []
+    said = [what.partition(" ")[0] for (what,) in await host.store.fetch(ALL)]
+    assert said == [each for each in MOMENTS if each != moment], "nothing of it is written"
+    assert {event.battery for event in failed} == {"diary"}  # type: ignore[attr-defined]
+    assert failed[0].error == f"ValueError: {moment} on purpose"  # type: ignore[attr-defined]
 
 
-async def test_it_is_found_by_its_type(sqlite_url: str) -> None:
+async def test_it_is_found_by_its_type(sqlite_world: World) -> None:
     class Looking(Writer):
         async def look(self) -> str | None:
             return parts_of(self)[DiaryPart].battery
 
-    async with hosting(Looking, url=sqlite_url) as host:
-        assert await host.get(Looking, "l").look() == "diary"
+    host = await sqlite_world.host(Looking)
+    assert await host.get(Looking, "l").look() == "diary"

@@ -6,13 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from conversation import agent_of, talker, until, until_running
+from conversation import doing, talker, until, until_running
 
 from outlast import Abort
-from outlast.agent.agent import parts_of
-from outlast.chat.inbox.inbox import Inbox
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -39,11 +37,11 @@ class Careful(Plain):
         self.ends.append(("aborted", reason))
 
 
-async def test_a_completed_turn_is_done(store_url: str) -> None:
+async def test_a_completed_turn_is_done(world: World) -> None:
     Talker = talker(ScriptedModel("Hi."))
-    async with hosting(Talker, url=store_url) as host:
-        await host.get(Talker, "a").chat("u1", told := Careful())
-        assert told.ends == [("done",)]
+    host = await world.host(Talker)
+    await host.get(Talker, "a").chat("u1", told := Careful())
+    assert told.ends == [("done",)]
 
 
 @pytest.mark.parametrize(
@@ -55,43 +53,42 @@ async def test_a_completed_turn_is_done(store_url: str) -> None:
 )
 @pytest.mark.parametrize("how", ["running", "waiting", "signal", "signal set before"])
 async def test_a_stopped_one_is_not(
-    store_url: str, callback: type[Any], end: tuple[str, str], how: str
+    world: World, callback: type[Any], end: tuple[str, str], how: str
 ) -> None:
     Talker = talker(ScriptedModel(SLOW, repeat=True))
     told, signal = callback(), Abort()
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        if how == "signal set before":
-            signal.set("enough")
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    if how == "signal set before":
+        signal.set("enough")
+    if how == "waiting":
+        await a.submit_messages("first")
+        await until_running(host, Talker)
+    task = asyncio.create_task(a.chat("u1", told, signal=signal))
+    if how != "signal set before":
+        turn = await until_running(host, Talker)
+        id = turn.request_id
         if how == "waiting":
-            await a.submit_messages("first")
-            await until_running(host, Talker)
-        task = asyncio.create_task(a.chat("u1", told, signal=signal))
-        if how != "signal set before":
-            turn = await until_running(host, Talker)
-            count = 2 if how == "waiting" else 1
-            await until(lambda: len(parts_of(agent_of(host, Talker))[Inbox].open) == count)
-            id = parts_of(agent_of(host, Talker))[Inbox].open[-1].id
-            assert (turn.request_id == id) is (how != "waiting")
-            if how == "signal":
-                signal.set("enough")
-            else:
-                await a.cancel_chat(id, "enough")
-        await task
-        assert told.ends == [end]
+            (id,) = await until(lambda: doing(host, Talker).waiting)
+        if how == "signal":
+            signal.set("enough")
+        else:
+            await a.cancel_chat(id, "enough")
+    await task
+    assert told.ends == [end]
 
 
 @pytest.mark.parametrize(("callback", "kind"), [(Careful, "aborted"), (Plain, "error")])
-async def test_a_skipped_one_is_not_either(store_url: str, callback: type[Any], kind: str) -> None:
+async def test_a_skipped_one_is_not_either(world: World, callback: type[Any], kind: str) -> None:
     Talker = talker(ScriptedModel(SLOW, repeat=True))
     told = callback()
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.submit_messages("first")
-        await until_running(host, Talker)
-        task = asyncio.create_task(a.chat("u1", told))
-        await until(lambda: len(parts_of(agent_of(host, Talker))[Inbox].open) == 2)
-        await a.reset_turns("a new subject")
-        await task
-        assert [end[0] for end in told.ends] == [kind]
-        assert "a new subject" in told.ends[0][1]
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.submit_messages("first")
+    await until_running(host, Talker)
+    task = asyncio.create_task(a.chat("u1", told))
+    await until(lambda: doing(host, Talker).waiting)
+    await a.reset_turns("a new subject")
+    await task
+    assert [end[0] for end in told.ends] == [kind]
+    assert "a new subject" in told.ends[0][1]

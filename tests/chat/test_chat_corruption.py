@@ -9,7 +9,7 @@ import pytest
 from conversation import agent_of, answering, inbox, meddle, rows, said, talker
 
 from outlast.testing import Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -96,43 +96,44 @@ async def test_a_conversation_whose_end_is_not_known_goes_on_with_the_newest_mes
     ],
 )
 async def test_an_entry_that_makes_no_sense_does_not_hold_up_those_behind_it(
-    store_url: str, column: str, value: str
+    world: World, column: str, value: str
 ) -> None:
     Talker = talker(answering(Step.stalls()))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        a = host.get(Talker, "a")
-        for n in range(3):
-            await a.submit_messages(f"u{n}", submission_id=f"s{n}")
-        await asyncio.sleep(1)
-        sql = f"UPDATE inbox SET {column} = ? WHERE id = 's1'"
-        await meddle(agent_of(host, Talker), sql, value)
+    host = await world.host(Talker, shutdown_timeout=0)
+    a = host.get(Talker, "a")
+    for n in range(3):
+        await a.submit_messages(f"u{n}", submission_id=f"s{n}")
+    await asyncio.sleep(1)
+    sql = f"UPDATE inbox SET {column} = ? WHERE id = 's1'"
+    await meddle(agent_of(host, Talker), sql, value)
+    await world.stop()
     Talker.model = answering("Hello")
-    async with hosting(Talker, url=store_url, life="2") as host:
-        async with asyncio.timeout(60):
-            await host.until_settled()
-        a = host.get(Talker, "a")
-        outcomes = dict(await inbox(host, "id, outcome"))
-        assert outcomes["s0"] == "interrupted"
-        assert outcomes["s2"] == "completed"
-        assert said(await a.get_messages())[-2:] == ["user: u2", "assistant: Hello"]
-        assert (await a.save_messages("u3")).status == "completed"
-        assert (await a.inspect_submission("s2")).status == "completed"
+    host = await world.next_life()
+    async with asyncio.timeout(60):
+        await host.until_settled()
+    a = host.get(Talker, "a")
+    outcomes = dict(await inbox(host, "id, outcome"))
+    assert outcomes["s0"] == "interrupted"
+    assert outcomes["s2"] == "completed"
+    assert said(await a.get_messages())[-2:] == ["user: u2", "assistant: Hello"]
+    assert (await a.save_messages("u3")).status == "completed"
+    assert (await a.inspect_submission("s2")).status == "completed"
 
 
 @pytest.mark.parametrize("value", ["", "no JSON", "\x01"])
 async def test_submissions_can_be_listed_whatever_became_of_their_metadata(
-    store_url: str, value: str
+    world: World, value: str
 ) -> None:
     Talker = talker(answering("Hello"))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.submit_messages("u0", submission_id="s0", metadata={"n": 0})
-        await a.submit_messages("u1", submission_id="s1", metadata={"n": 1})
-        await host.until_settled()
-        await meddle(agent_of(host, Talker), "UPDATE inbox SET metadata = ? WHERE id = 's0'", value)
-        found = await a.list_submissions()
-        assert [(each.id, each.metadata) for each in found] == [("s1", {"n": 1}), ("s0", None)]
-        assert (await a.inspect_submission("s0")).metadata is None
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.submit_messages("u0", submission_id="s0", metadata={"n": 0})
+    await a.submit_messages("u1", submission_id="s1", metadata={"n": 1})
+    await host.until_settled()
+    await meddle(agent_of(host, Talker), "UPDATE inbox SET metadata = ? WHERE id = 's0'", value)
+    found = await a.list_submissions()
+    assert [(each.id, each.metadata) for each in found] == [("s1", {"n": 1}), ("s0", None)]
+    assert (await a.inspect_submission("s0")).metadata is None
 
 
 DAMAGE: dict[str, list[tuple[Any, ...]]] = {
@@ -200,20 +201,21 @@ async def test_a_damaged_stream_neither_keeps_the_agent_from_booting_nor_the_nex
 
 
 async def test_a_running_turn_without_its_answer_id_is_settled_all_the_same(
-    store_url: str,
+    world: World,
 ) -> None:
     Talker = talker(answering(Step.text("one ", delay=1) + Step.stalls()))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Talker, "a").submit_messages("u1")
-        await asyncio.sleep(2)
-        sql = "UPDATE inbox SET message_id = NULL, target = NULL"
-        await meddle(agent_of(host, Talker), sql)
+    host = await world.host(Talker, shutdown_timeout=0)
+    await host.get(Talker, "a").submit_messages("u1")
+    await asyncio.sleep(2)
+    sql = "UPDATE inbox SET message_id = NULL, target = NULL"
+    await meddle(agent_of(host, Talker), sql)
+    await world.stop()
     Talker.model = answering("Next")
-    async with hosting(Talker, url=store_url, life="2") as host:
-        async with asyncio.timeout(60):
-            await host.until_settled()
-        assert [state for state, _ in await inbox(host)] == ["ended"]
-        assert (await host.get(Talker, "a").save_messages("u2")).status == "completed"
+    host = await world.next_life()
+    async with asyncio.timeout(60):
+        await host.until_settled()
+    assert [state for state, _ in await inbox(host)] == ["ended"]
+    assert (await host.get(Talker, "a").save_messages("u2")).status == "completed"
 
 
 @pytest.mark.invariant("O3")

@@ -23,7 +23,7 @@ from conversation import (
 
 from outlast import ActivationFailed, Allow, ContextOverflow, Think, TurnConfig, tool
 from outlast.testing import Step
-from support import forever, hosting
+from support import World, forever
 
 pytestmark = pytest.mark.virtual_time
 
@@ -113,33 +113,34 @@ ERRORS = [ValueError("no idea"), asyncio.CancelledError()]
 @pytest.mark.parametrize("error", ERRORS, ids=["raised", "cancelled"])
 @pytest.mark.parametrize("hook", ["before_turn", "before_step"])
 async def test_a_hook_that_prepares_and_raises_ends_its_turn_and_no_other(
-    store_url: str, hook: str, error: BaseException
+    world: World, hook: str, error: BaseException
 ) -> None:
     Agitated = troubled(hook, raising(error), LOOK, "I see.", times=1)
-    async with hosting(Agitated, url=store_url) as host:
-        a = host.get(Agitated, "a")
-        first, second = await asyncio.gather(a.save_messages("u1"), a.save_messages("u2"))
-        assert (first.status, first.message) == ("error", None)
-        assert first.error == "An error occurred."
-        expected = "no idea" if isinstance(error, Exception) else "was cancelled"
-        assert expected in (await reasons(host))[0]
-        assert (second.status, second.message.text) == ("completed", "Let me look. I see.")
-        assert said(await a.get_messages())[:2] == ["user: u1", "user: u2"]
-        stage = "turn" if hook == "before_turn" else "stream"
-        assert Agitated.errors == [(stage, first.request_id)]
-        await host.until_settled()
-        assert leftovers(agent_of(host, Agitated)) == {}
+    host = await world.host(Agitated)
+    a = host.get(Agitated, "a")
+    first, second = await asyncio.gather(a.save_messages("u1"), a.save_messages("u2"))
+    assert (first.status, first.message) == ("error", None)
+    assert first.error == "An error occurred."
+    expected = "no idea" if isinstance(error, Exception) else "was cancelled"
+    assert expected in (await reasons(host))[0]
+    assert (second.status, second.message.text) == ("completed", "Let me look. I see.")
+    assert said(await a.get_messages())[:2] == ["user: u1", "user: u2"]
+    stage = "turn" if hook == "before_turn" else "stream"
+    assert Agitated.errors == [(stage, first.request_id)]
+    await host.until_settled()
+    assert leftovers(agent_of(host, Agitated)) == {}
 
 
-async def test_a_later_step_that_cannot_be_prepared_leaves_what_was_said(store_url: str) -> None:
+async def test_a_later_step_that_cannot_be_prepared_leaves_what_was_said(world: World) -> None:
     def does(context: Any) -> None:
         if context.step_number == 1:
             raise ValueError("no idea")
 
     Agitated = troubled("before_step", does, LOOK, "I see.")
-    async with hosting(Agitated, url=store_url) as host:
-        turn = await host.get(Agitated, "a").save_messages("u1")
-        assert await reasons(host) == ["ValueError: no idea"]
+    host = await world.host(Agitated)
+    turn = await host.get(Agitated, "a").save_messages("u1")
+    assert await reasons(host) == ["ValueError: no idea"]
+    await world.stop()
     assert (turn.status, turn.error) == ("error", "An error occurred.")
     assert turn.message.text == "Let me look. "
     (part,) = [part for part in turn.message.parts if part["type"] == "tool-look"]
@@ -149,17 +150,18 @@ async def test_a_later_step_that_cannot_be_prepared_leaves_what_was_said(store_u
 
 @pytest.mark.parametrize("error", ERRORS, ids=["raised", "cancelled"])
 async def test_a_hook_that_raises_about_a_call_is_a_result_that_the_model_reads(
-    store_url: str, error: BaseException
+    world: World, error: BaseException
 ) -> None:
     def does(context: Any) -> None:
         if context.input["at"] == "l":
             raise error
 
     Agitated = troubled("before_tool_call", does, BOTH, "I see.")
-    async with hosting(Agitated, url=store_url) as host:
-        turn = await host.get(Agitated, "a").save_messages("u1")
-        await host.until_settled()
-        assert leftovers(agent_of(host, Agitated)) == {}
+    host = await world.host(Agitated)
+    turn = await host.get(Agitated, "a").save_messages("u1")
+    await host.until_settled()
+    assert leftovers(agent_of(host, Agitated)) == {}
+    await world.stop()
     assert (turn.status, turn.message.text) == ("completed", "Let me look. I see.")
     left, right = [part for part in turn.message.parts if part["type"] == "tool-look"]
     assert left["state"] == "output-error"
@@ -171,17 +173,18 @@ async def test_a_hook_that_raises_about_a_call_is_a_result_that_the_model_reads(
 @pytest.mark.parametrize("error", ERRORS, ids=["raised", "cancelled"])
 @pytest.mark.parametrize("hook", TOLD)
 async def test_a_hook_that_is_only_told_and_raises_is_logged_and_harms_nothing(
-    store_url: str, hook: str, error: BaseException, caplog: pytest.LogCaptureFixture
+    world: World, hook: str, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     Agitated = troubled(hook, raising(error), BOTH, "I see.", BOTH, "I see.")
-    async with hosting(Agitated, url=store_url) as host:
-        a = host.get(Agitated, "a")
-        for _ in range(2):
-            turn = await a.save_messages("u1")
-            assert (turn.status, turn.message.text) == ("completed", "Let me look. I see.")
-        await host.until_settled()
-        assert leftovers(agent_of(host, Agitated)) == {}
-        chunks = sum(count for (count,) in await rows(host, "streams", "count"))
+    host = await world.host(Agitated)
+    a = host.get(Agitated, "a")
+    for _ in range(2):
+        turn = await a.save_messages("u1")
+        assert (turn.status, turn.message.text) == ("completed", "Let me look. I see.")
+    await host.until_settled()
+    assert leftovers(agent_of(host, Agitated)) == {}
+    chunks = sum(count for (count,) in await rows(host, "streams", "count"))
+    await world.stop()
     times = {"on_chunk": chunks, "on_chat_response": 2}.get(hook, 4)
     assert Agitated.calls == times, "it is told of the next one all the same"
     logged = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
@@ -191,22 +194,24 @@ async def test_a_hook_that_is_only_told_and_raises_is_logged_and_harms_nothing(
 
 @pytest.mark.parametrize("does", [raising(ValueError("no idea")), lambda session: 5])
 async def test_an_agent_whose_session_cannot_be_configured_does_not_start(
-    store_url: str, does: Any
+    world: World, does: Any
 ) -> None:
     Agitated = troubled("none", does, Step.text("one ") + Step.stalls(), "two")
-    async with hosting(Agitated, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Agitated, "a").submit_messages("u1")
-        await host.get(Agitated, "a").submit_messages("u2")
-        await asyncio.sleep(1)
+    host = await world.host(Agitated, shutdown_timeout=0)
+    await host.get(Agitated, "a").submit_messages("u1")
+    await host.get(Agitated, "a").submit_messages("u2")
+    await asyncio.sleep(1)
+    await world.stop()
     Agitated.hook = "configure_session"
-    async with hosting(Agitated, url=store_url, life="2") as host:
-        with pytest.raises(ActivationFailed, match="no idea|must return a Session, got 5"):
-            await host.get(Agitated, "a").get_messages()
+    host = await world.next_life()
+    with pytest.raises(ActivationFailed, match="no idea|must return a Session, got 5"):
+        await host.get(Agitated, "a").get_messages()
+    await world.stop()
     Agitated.hook = "none"
-    async with hosting(Agitated, url=store_url, life="3") as host:
-        await host.until_settled()
-        messages = said(await host.get(Agitated, "a").get_messages())
-        assert messages == ["user: u1", "assistant: one ", "user: u2", "assistant: two"]
+    host = await world.next_life()
+    await host.until_settled()
+    messages = said(await host.get(Agitated, "a").get_messages())
+    assert messages == ["user: u1", "assistant: one ", "user: u2", "assistant: two"]
 
 
 # --- nonsense ------------------------------------------------------------------------------------
@@ -215,12 +220,13 @@ async def test_an_agent_whose_session_cannot_be_configured_does_not_start(
 @pytest.mark.parametrize("nonsense", [5, "text", {"model": "x"}, [], False, TurnConfig])
 @pytest.mark.parametrize("hook", ["before_turn", "before_step", "before_tool_call"])
 async def test_what_no_hook_may_return_is_said_to_be_so(
-    sqlite_url: str, hook: str, nonsense: Any
+    sqlite_world: World, hook: str, nonsense: Any
 ) -> None:
     Agitated = troubled(hook, lambda _: nonsense, LOOK, "I see.")
-    async with hosting(Agitated, url=sqlite_url) as host:
-        turn = await host.get(Agitated, "a").save_messages("u1")
-        (reason,) = await reasons(host)
+    host = await sqlite_world.host(Agitated)
+    turn = await host.get(Agitated, "a").save_messages("u1")
+    (reason,) = await reasons(host)
+    await sqlite_world.stop()
     if hook == "before_tool_call":
         assert reason.startswith("InvalidDecision: before_tool_call must return Allow, Block")
         assert reason.endswith(f"or None, got {nonsense!r}")
@@ -246,16 +252,17 @@ async def test_what_no_hook_may_return_is_said_to_be_so(
     ],
 )
 async def test_a_dict_that_is_no_decision_ends_the_turn_once_the_other_calls_are_stored(
-    sqlite_url: str, nonsense: Any
+    sqlite_world: World, nonsense: Any
 ) -> None:
     def does(context: Any) -> Any:
         return nonsense if context.input["at"] == "l" else None
 
     Agitated = troubled("before_tool_call", does, BOTH, "I see.")
-    async with hosting(Agitated, url=sqlite_url) as host:
-        turn = await host.get(Agitated, "a").save_messages("u1")
-        assert (await reasons(host))[0].startswith("InvalidDecision: ")
-        assert await rows(host, "calls", "state") == [("done",)]
+    host = await sqlite_world.host(Agitated)
+    turn = await host.get(Agitated, "a").save_messages("u1")
+    assert (await reasons(host))[0].startswith("InvalidDecision: ")
+    assert await rows(host, "calls", "state") == [("done",)]
+    await sqlite_world.stop()
     left, right = [part for part in turn.message.parts if part["type"] == "tool-look"]
     assert (turn.status, turn.error) == ("error", "An error occurred.")
     assert (left["state"], right["output"]) == ("output-error", "seen r")
@@ -263,11 +270,12 @@ async def test_a_dict_that_is_no_decision_ends_the_turn_once_the_other_calls_are
 
 
 @pytest.mark.parametrize("nonsense", [5, "at", ["at"], [1, 2]])
-async def test_an_input_that_is_none_is_said_to_be_so(sqlite_url: str, nonsense: Any) -> None:
+async def test_an_input_that_is_none_is_said_to_be_so(sqlite_world: World, nonsense: Any) -> None:
     Agitated = troubled("before_tool_call", lambda _: Allow(nonsense), LOOK, "I see.")
-    async with hosting(Agitated, url=sqlite_url) as host:
-        turn = await host.get(Agitated, "a").save_messages("u1")
-        assert f"Allow(input=) must be a dict, got {nonsense!r}" in (await reasons(host))[0]
+    host = await sqlite_world.host(Agitated)
+    turn = await host.get(Agitated, "a").save_messages("u1")
+    assert f"Allow(input=) must be a dict, got {nonsense!r}" in (await reasons(host))[0]
+    await sqlite_world.stop()
     assert turn.status == "error"
 
 
@@ -287,22 +295,22 @@ async def test_an_input_that_is_none_is_said_to_be_so(sqlite_url: str, nonsense:
     ],
 )
 async def test_a_slow_hook_is_waited_for_if_it_is_part_of_the_turn(
-    store_url: str, hook: str, seconds: float
+    world: World, hook: str, seconds: float
 ) -> None:
     async def does(told: Any) -> None:
         await asyncio.sleep(100)
 
     Agitated = troubled(hook, does, BOTH, "I see.")
-    async with hosting(Agitated, url=store_url) as host:
-        begun = asyncio.get_running_loop().time()
-        turn = await host.get(Agitated, "a").save_messages("u1")
-        assert seconds <= asyncio.get_running_loop().time() - begun < seconds + 1
-        assert (turn.status, turn.message.text) == ("completed", "Let me look. I see.")
-        chunks = sum(count for (count,) in await rows(host, "streams", "count"))
-        await host.until_settled()
-        if hook == "on_chunk":
-            assert Agitated.calls == chunks, "it misses nothing, however late it is"
-        assert leftovers(agent_of(host, Agitated)) == {}
+    host = await world.host(Agitated)
+    begun = asyncio.get_running_loop().time()
+    turn = await host.get(Agitated, "a").save_messages("u1")
+    assert seconds <= asyncio.get_running_loop().time() - begun < seconds + 1
+    assert (turn.status, turn.message.text) == ("completed", "Let me look. I see.")
+    chunks = sum(count for (count,) in await rows(host, "streams", "count"))
+    await host.until_settled()
+    if hook == "on_chunk":
+        assert Agitated.calls == chunks, "it misses nothing, however late it is"
+    assert leftovers(agent_of(host, Agitated)) == {}
 
 
 # --- being stopped -------------------------------------------------------------------------------
@@ -315,7 +323,7 @@ FAILING = ("classify_chat_error", "on_chat_error")
 @pytest.mark.parametrize("how", ["from outside", "by itself", "without an end"])
 @pytest.mark.parametrize("hook", [*ASKED, *FAILING])
 async def test_a_turn_is_stopped_at_once_while_a_hook_of_it_waits(
-    store_url: str, hook: str, how: str
+    world: World, hook: str, how: str
 ) -> None:
     log: list[str] = []
     ids: set[str] = set()
@@ -338,28 +346,28 @@ async def test_a_turn_is_stopped_at_once_while_a_hook_of_it_waits(
         return Step.text("So far ") + Step.fails("rejected") if hook in FAILING else BOTH
 
     Agitated = troubled(hook, does, answer)
-    async with hosting(Agitated, url=store_url, shutdown_timeout=0) as host:
-        a = host.get(Agitated, "a")
-        waiting = asyncio.create_task(a.save_messages("u1"))
-        await until(lambda: log)
-        begun = asyncio.get_running_loop().time()
-        if how != "by itself":
-            assert await a.cancel_chat(*ids, "enough")
-        async with asyncio.timeout(10):
-            result = await waiting
-        assert asyncio.get_running_loop().time() - begun < 0.1
-        assert (result.status, result.error) == ("aborted", "enough")
-        assert log.count("begun") == log.count("stopped") == (2 if "tool" in hook else 1)
-        Agitated.hook = ""
-        assert (await a.save_messages("u2")).message.text == "Next"
-        await host.until_settled()
-        assert leftovers(agent_of(host, Agitated)) == {}
-        assert [outcome for _, outcome in await inbox(host)] == ["aborted", "completed"]
+    host = await world.host(Agitated, shutdown_timeout=0)
+    a = host.get(Agitated, "a")
+    waiting = asyncio.create_task(a.save_messages("u1"))
+    await until(lambda: log)
+    begun = asyncio.get_running_loop().time()
+    if how != "by itself":
+        assert await a.cancel_chat(*ids, "enough")
+    async with asyncio.timeout(10):
+        result = await waiting
+    assert asyncio.get_running_loop().time() - begun < 0.1
+    assert (result.status, result.error) == ("aborted", "enough")
+    assert log.count("begun") == log.count("stopped") == (2 if "tool" in hook else 1)
+    Agitated.hook = ""
+    assert (await a.save_messages("u2")).message.text == "Next"
+    await host.until_settled()
+    assert leftovers(agent_of(host, Agitated)) == {}
+    assert [outcome for _, outcome in await inbox(host)] == ["aborted", "completed"]
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
 async def test_hooks_that_are_told_of_a_stopped_call_do_not_turn_the_stop_into_an_error(
-    store_url: str, plain: bool
+    world: World, plain: bool
 ) -> None:
     def note(self: Any, context: Any) -> None:
         called.append(type(context).__name__)
@@ -376,32 +384,32 @@ async def test_hooks_that_are_told_of_a_stopped_call_do_not_turn_the_stop_into_a
     hooks = ("before_tool_call", "after_tool_call", "on_step_finish", "on_chunk")
     members = dict.fromkeys(hooks, note if plain else note_later)
     Talker = talker(answering(BOTH, "Next"), look=look, **members)
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        waiting = asyncio.create_task(a.save_messages("u1"))
-        turn = await until_running(host, Talker)
-        await asyncio.sleep(1)
-        assert await a.cancel_chat(turn.request_id, "enough")
-        result = await waiting
-        assert (result.status, result.error) == ("aborted", "enough")
-        assert called.count("ToolCallResultContext") == 2
-        assert (await a.save_messages("u2")).message.text == "Next"
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    waiting = asyncio.create_task(a.save_messages("u1"))
+    turn = await until_running(host, Talker)
+    await asyncio.sleep(1)
+    assert await a.cancel_chat(turn.request_id, "enough")
+    result = await waiting
+    assert (result.status, result.error) == ("aborted", "enough")
+    assert called.count("ToolCallResultContext") == 2
+    assert (await a.save_messages("u2")).message.text == "Next"
 
 
-async def test_a_turn_is_stopped_at_once_however_far_on_chunk_is_behind(store_url: str) -> None:
+async def test_a_turn_is_stopped_at_once_however_far_on_chunk_is_behind(world: World) -> None:
     async def does(told: Any) -> None:
         await asyncio.sleep(100)
 
     Agitated = troubled("on_chunk", does, Step.text("one ") + Step.stalls(), "Next")
-    async with hosting(Agitated, url=store_url) as host:
-        a = host.get(Agitated, "a")
-        waiting = asyncio.create_task(a.save_messages("u1"))
-        turn = await until_running(host, Agitated)
-        await asyncio.sleep(1)
-        begun = asyncio.get_running_loop().time()
-        assert await a.cancel_chat(turn.request_id)
-        assert (await waiting).status == "aborted"
-        assert (await a.save_messages("u2")).message.text == "Next"
-        assert asyncio.get_running_loop().time() - begun < 1
-        await host.until_settled()
-        assert leftovers(agent_of(host, Agitated)) == {}
+    host = await world.host(Agitated)
+    a = host.get(Agitated, "a")
+    waiting = asyncio.create_task(a.save_messages("u1"))
+    turn = await until_running(host, Agitated)
+    await asyncio.sleep(1)
+    begun = asyncio.get_running_loop().time()
+    assert await a.cancel_chat(turn.request_id)
+    assert (await waiting).status == "aborted"
+    assert (await a.save_messages("u2")).message.text == "Next"
+    assert asyncio.get_running_loop().time() - begun < 1
+    await host.until_settled()
+    assert leftovers(agent_of(host, Agitated)) == {}

@@ -29,7 +29,7 @@ from pydantic_ai.usage import UsageLimits
 from outlast import Agent, Session, StepConfig, Think, ToolCall, TurnConfig, has_tool_call, tool
 from outlast.core import json
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -170,7 +170,7 @@ def what(told: Any) -> Any:
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
 @pytest.mark.parametrize("path", PATHS)
 async def test_every_hook_is_called_in_order_however_the_turn_was_started(
-    store_url: str, path: str, plain: bool
+    world: World, path: str, plain: bool
 ) -> None:
     log: list[tuple[str, Any]] = []
     members = {"log": log, "model": ScriptedModel.answering(looking)}
@@ -182,10 +182,11 @@ async def test_every_hook_is_called_in_order_however_the_turn_was_started(
         async def delegate(self) -> None:
             await (await self.sub_agent(Talker, "c")).chat("look", Deaf())
 
-    async with hosting(Talker, Parent, url=store_url) as host:
-        await PATHS[path](host.get(Parent if path == "a sub-agent" else Talker, "a"))
-        await host.until_settled()
-        stored = await rows(host, "streams", "turn, body", "turn, seq")
+    host = await world.host(Talker, Parent)
+    await PATHS[path](host.get(Parent if path == "a sub-agent" else Talker, "a"))
+    await host.until_settled()
+    stored = await rows(host, "streams", "turn, body", "turn, seq")
+    await world.stop()
     assert [name for name, _ in log].count("configure_session") == 1
     assert log[0][0] == "configure_session"
     begun = max(n for n, (name, _) in enumerate(log) if name == "before_turn")
@@ -309,7 +310,7 @@ OF_A_STEP: dict[str, tuple[Any, Callable[[Any, Any], bool]]] = {
 
 @pytest.mark.parametrize("field", OF_A_STEP)
 async def test_every_field_of_a_step_s_config_has_its_effect_on_that_step_alone(
-    sqlite_url: str, field: str
+    sqlite_world: World, field: str
 ) -> None:
     assert OF_A_STEP.keys() | {"context"} == {each.name for each in dataclasses.fields(StepConfig)}
     value, has_effect = OF_A_STEP[field]
@@ -327,8 +328,9 @@ async def test_every_field_of_a_step_s_config_has_its_effect_on_that_step_alone(
             done.append(context.response)
 
     Stepping.model = model
-    async with hosting(Stepping, url=sqlite_url) as host:
-        assert (await host.get(Stepping, "a").save_messages("u1")).message.text == "I see."
+    host = await sqlite_world.host(Stepping)
+    assert (await host.get(Stepping, "a").save_messages("u1")).message.text == "I see."
+    await sqlite_world.stop()
     requests = list(model.requests)
     if field == "model":
         assert len(requests) == 3
@@ -338,7 +340,7 @@ async def test_every_field_of_a_step_s_config_has_its_effect_on_that_step_alone(
 
 
 async def test_the_context_of_a_step_reaches_its_tools_and_hooks_and_those_of_later_steps(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     seen: list[Any] = []
 
@@ -364,10 +366,11 @@ async def test_the_context_of_a_step_reaches_its_tools_and_hooks_and_those_of_la
         def on_step_finish(self, context: Any) -> None:
             seen.append(("on_step_finish", context.context))
 
-    async with hosting(Tenant, url=sqlite_url) as host:
-        await host.get(Tenant, "a").save_messages("u1")
-        first, seen = seen, []
-        await host.get(Tenant, "a").save_messages("u2")
+    host = await sqlite_world.host(Tenant)
+    await host.get(Tenant, "a").save_messages("u1")
+    first, seen = seen, []
+    await host.get(Tenant, "a").save_messages("u2")
+    await sqlite_world.stop()
     assert seen == first, "it ends with its turn"
     t1, t2 = {"tenant": "t1"}, {"tenant": "t2"}
     by_hook = {name: [value for each, value in seen if each == name] for name, _ in seen}
@@ -377,7 +380,9 @@ async def test_the_context_of_a_step_reaches_its_tools_and_hooks_and_those_of_la
     assert by_hook["on_step_finish"] == [None, t1, t2, t2]
 
 
-async def test_a_step_s_record_holds_its_request_and_what_the_model_cites(sqlite_url: str) -> None:
+async def test_a_step_s_record_holds_its_request_and_what_the_model_cites(
+    sqlite_world: World,
+) -> None:
     done: list[Any] = []
 
     class Recording(Looking):
@@ -386,8 +391,9 @@ async def test_a_step_s_record_holds_its_request_and_what_the_model_cites(sqlite
         def on_step_finish(self, context: Any) -> None:
             done.append(context)
 
-    async with hosting(Recording, url=sqlite_url) as host:
-        await host.get(Recording, "a").save_messages("u1")
+    host = await sqlite_world.host(Recording)
+    await host.get(Recording, "a").save_messages("u1")
+    await sqlite_world.stop()
     one, two = done
     (thought,) = one.reasoning
     assert isinstance(thought, ThinkingPart)
@@ -410,7 +416,7 @@ async def test_a_step_s_record_holds_its_request_and_what_the_model_cites(sqlite
 
 
 async def test_something_can_be_stashed_in_on_chunk(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stashing(Think):
         model = answering(Step.text("one two ", delay=0.1) + Step.stalls(100) + "three")
@@ -418,21 +424,22 @@ async def test_something_can_be_stashed_in_on_chunk(
         async def on_chunk(self, context: Any) -> None:
             await self.stash({"seq": context.seq})
 
-    async with hosting(Stashing, url=store_url) as host:
-        waiting = asyncio.create_task(host.get(Stashing, "a").save_messages("u1"))
-        await asyncio.sleep(10)
-        ((stash,),) = await rows(host, "incidents", "stash")
-        chunks = sum(count for (count,) in await rows(host, "streams", "count"))
-        assert json.decode(stash) == {"seq": chunks - 1}
-        assert (await waiting).status == "completed"
-        await host.until_settled()
-        assert await rows(host, "incidents", "stash") == []
+    host = await world.host(Stashing)
+    waiting = asyncio.create_task(host.get(Stashing, "a").save_messages("u1"))
+    await asyncio.sleep(10)
+    ((stash,),) = await rows(host, "incidents", "stash")
+    chunks = sum(count for (count,) in await rows(host, "streams", "count"))
+    assert json.decode(stash) == {"seq": chunks - 1}
+    assert (await waiting).status == "completed"
+    await host.until_settled()
+    assert await rows(host, "incidents", "stash") == []
+    await world.stop()
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 @pytest.mark.parametrize("of", ["turn", "step"])
 async def test_other_messages_do_not_cost_the_model_its_instructions(
-    sqlite_url: str, of: str
+    sqlite_world: World, of: str
 ) -> None:
     def before_turn(self: Any, context: Any) -> Any:
         return TurnConfig(messages=ONLY_THIS) if of == "turn" else None
@@ -446,8 +453,9 @@ async def test_other_messages_do_not_cost_the_model_its_instructions(
         before_step=before_step,
         system_prompt="Be brief.",
     )
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    await sqlite_world.stop()
     (request,) = model.requests
     assert asked(request) == ["only this"]
     assert (request.instructions or "").startswith("Be brief.")
@@ -481,7 +489,7 @@ async def test_a_session_says_what_the_model_is_shown(store_url: str, plain: boo
 # --- what a hook is told -------------------------------------------------------------------------
 
 
-async def test_the_hooks_of_a_step_are_told_what_there_is_to_know(store_url: str) -> None:
+async def test_the_hooks_of_a_step_are_told_what_there_is_to_know(world: World) -> None:
     pick = {"name": "pick", "description": "Pick a colour."}
     first = Step.reasoning("Hm.") + Step.text("Let me look.") + AT_L
     second = Step.text("And you?") + AT_L + Step.calls("pick", colour="red")
@@ -489,10 +497,11 @@ async def test_the_hooks_of_a_step_are_told_what_there_is_to_know(store_url: str
     log: list[tuple[str, Any]] = []
     Talker = type("Talker", (Looking,), {"log": log, **{h: noting(h, True) for h in HOOKS}})
     Talker.model = model
-    async with hosting(Talker, url=store_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1", client_tools=[pick])
-        await host.until_settled()
-        assert leftovers(agent_of(host, Talker)) == {}
+    host = await world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1", client_tools=[pick])
+    await host.until_settled()
+    assert leftovers(agent_of(host, Talker)) == {}
+    await world.stop()
     told = {name: [each for hook, each in log if hook == name] for name in HOOKS}
 
     one, two = told["before_step"]

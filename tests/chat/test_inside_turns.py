@@ -10,7 +10,7 @@ from conversation import answering, asked, counts, said, talker
 
 from outlast import InsideTurn, Think, tool
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -66,58 +66,58 @@ class Inside(Think):
 @pytest.mark.parametrize(
     "how", ["save", "chat", "stream", "continue", "regenerate", "run", "stub", "task"]
 )
-async def test_waiting_for_a_turn_inside_a_turn_raises_at_once(store_url: str, how: str) -> None:
+async def test_waiting_for_a_turn_inside_a_turn_raises_at_once(world: World, how: str) -> None:
     Inside.caught = []
     Inside.model = ScriptedModel.calls("ask", how=how).then("Done.")
-    async with hosting(Inside, url=store_url) as host:
-        Inside.stub = host.get(Inside, "a")
-        async with asyncio.timeout(5):
-            turn = await host.get(Inside, "a").save_messages("go")
-        assert (turn.status, turn.message.text) == ("completed", "Done.")
-        assert len(Inside.caught) == 1
-        assert "submit_messages" in Inside.caught[0]
-        assert await counts(host, "inbox", "messages") == {"inbox": 1, "messages": 2}
+    host = await world.host(Inside)
+    Inside.stub = host.get(Inside, "a")
+    async with asyncio.timeout(5):
+        turn = await host.get(Inside, "a").save_messages("go")
+    assert (turn.status, turn.message.text) == ("completed", "Done.")
+    assert len(Inside.caught) == 1
+    assert "submit_messages" in Inside.caught[0]
+    assert await counts(host, "inbox", "messages") == {"inbox": 1, "messages": 2}
 
 
 @pytest.mark.invariant("D7")
-async def test_what_is_submitted_inside_a_turn_runs_after_it(store_url: str) -> None:
+async def test_what_is_submitted_inside_a_turn_runs_after_it(world: World) -> None:
     Inside.model = model = answering(Step.calls("ask", how="submit"), "Done.", "Inner done.")
-    async with hosting(Inside, url=store_url) as host:
-        a = host.get(Inside, "a")
-        await a.save_messages("go")
-        await host.until_settled()
-        assert said(await a.get_messages()) == [
-            "user: go",
-            "assistant: Done.",
-            "user: inner",
-            "assistant: Inner done.",
-        ]
-        assert [asked(request)[-1] for request in model.requests] == ["go", "go", "inner"]
+    host = await world.host(Inside)
+    a = host.get(Inside, "a")
+    await a.save_messages("go")
+    await host.until_settled()
+    assert said(await a.get_messages()) == [
+        "user: go",
+        "assistant: Done.",
+        "user: inner",
+        "assistant: Inner done.",
+    ]
+    assert [asked(request)[-1] for request in model.requests] == ["go", "go", "inner"]
 
 
 @pytest.mark.invariant("D7")
-async def test_what_is_added_inside_a_turn_stays_in_the_conversation(store_url: str) -> None:
+async def test_what_is_added_inside_a_turn_stays_in_the_conversation(world: World) -> None:
     Inside.model = model = answering(Step.calls("ask", how="add"), "Done.", "Next.")
-    async with hosting(Inside, url=store_url) as host:
-        await host.get(Inside, "a").save_messages("go")
-        before = said(await host.get(Inside, "a").get_messages())
-        assert before == ["user: go", "assistant: Done.", "user: inner"]
-    async with hosting(Inside, url=store_url, life="2") as host:
-        a = host.get(Inside, "a")
-        assert said(await a.get_messages()) == before
-        await a.save_messages("next")
-        assert asked(model.requests[-1]) == ["go", "inner", "next"]
+    host = await world.host(Inside)
+    await host.get(Inside, "a").save_messages("go")
+    before = said(await host.get(Inside, "a").get_messages())
+    assert before == ["user: go", "assistant: Done.", "user: inner"]
+    host = await world.next_life()
+    a = host.get(Inside, "a")
+    assert said(await a.get_messages()) == before
+    await a.save_messages("next")
+    assert asked(model.requests[-1]) == ["go", "inner", "next"]
 
 
 async def test_work_that_a_turn_left_behind_may_wait_for_one_when_it_has_ended(
-    store_url: str,
+    world: World,
 ) -> None:
     Inside.caught = []
     Inside.model = answering(Step.calls("ask", how="later"), "Done.")
-    async with hosting(Inside, url=store_url) as host:
-        await host.get(Inside, "a").save_messages("go")
-        await host.until_settled()
-        assert Inside.caught == ["completed"]
+    host = await world.host(Inside)
+    await host.get(Inside, "a").save_messages("go")
+    await host.until_settled()
+    assert Inside.caught == ["completed"]
 
 
 # --- several agents ------------------------------------------------------------------------------
@@ -142,28 +142,28 @@ class Parent(Think):
         return said(await (await self.sub_agent(Child, "c")).get_messages())
 
 
-async def test_a_tool_may_wait_for_a_turn_of_a_sub_agent(store_url: str) -> None:
-    async with hosting(Parent, url=store_url) as host:
-        p = host.get(Parent, "p")
-        turn = await p.save_messages("go")
-        assert turn.message.text == "It is done."
-        (call,) = [part for part in turn.message.parts if part["type"] == "tool-delegate"]
-        assert call["output"] == "I am the child."
-        assert await p.told() == ["user: think", "assistant: I am the child."]
+async def test_a_tool_may_wait_for_a_turn_of_a_sub_agent(world: World) -> None:
+    host = await world.host(Parent)
+    p = host.get(Parent, "p")
+    turn = await p.save_messages("go")
+    assert turn.message.text == "It is done."
+    (call,) = [part for part in turn.message.parts if part["type"] == "tool-delegate"]
+    assert call["output"] == "I am the child."
+    assert await p.told() == ["user: think", "assistant: I am the child."]
 
 
-async def test_turns_of_different_agents_run_side_by_side(store_url: str) -> None:
+async def test_turns_of_different_agents_run_side_by_side(world: World) -> None:
     Talker = talker(answering(Step.text("one two three four", delay=10)))
-    async with hosting(Talker, url=store_url) as host:
-        begun = asyncio.get_running_loop().time()
-        turns = await asyncio.gather(
-            *(host.get(Talker, f"t{n}").save_messages(f"u{n}") for n in range(20))
-        )
-        assert {turn.status for turn in turns} == {"completed"}
-        assert asyncio.get_running_loop().time() - begun < 45
-        for n in range(20):
-            first = (await host.get(Talker, f"t{n}").get_messages())[0]
-            assert first.text == f"u{n}"
+    host = await world.host(Talker)
+    begun = asyncio.get_running_loop().time()
+    turns = await asyncio.gather(
+        *(host.get(Talker, f"t{n}").save_messages(f"u{n}") for n in range(20))
+    )
+    assert {turn.status for turn in turns} == {"completed"}
+    assert asyncio.get_running_loop().time() - begun < 45
+    for n in range(20):
+        first = (await host.get(Talker, f"t{n}").get_messages())[0]
+        assert first.text == f"u{n}"
 
 
 class Asked(Think):
@@ -191,12 +191,12 @@ class Asker(Think):
         return str([part["output"] for part in turn.message.parts if "output" in part])
 
 
-async def test_agents_whose_turns_would_wait_for_each_other_are_told(store_url: str) -> None:
-    async with hosting(Asker, url=store_url) as host:
-        asker = host.get(Asker, "p")
-        turn = await asker.save_messages("go")
-        assert turn.message.text == "It is done."
-        (call,) = [part for part in turn.message.parts if part["type"] == "tool-delegate"]
-        assert "waited for by Asker/p" in call["output"]
-        assert said(await asker.get_messages()) == ["user: go", "assistant: It is done."]
-        assert (await asker.save_messages("again")).status == "completed"
+async def test_agents_whose_turns_would_wait_for_each_other_are_told(world: World) -> None:
+    host = await world.host(Asker)
+    asker = host.get(Asker, "p")
+    turn = await asker.save_messages("go")
+    assert turn.message.text == "It is done."
+    (call,) = [part for part in turn.message.parts if part["type"] == "tool-delegate"]
+    assert "waited for by Asker/p" in call["output"]
+    assert said(await asker.get_messages()) == ["user: go", "assistant: It is done."]
+    assert (await asker.save_messages("again")).status == "completed"

@@ -12,7 +12,7 @@ from outlast import Host
 from outlast.store.base import Store
 from outlast.store.operations import Query
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -67,22 +67,22 @@ async def test_a_warm_turn_is_three_round_trips(postgres_url: str) -> None:
 
 
 async def test_a_message_that_is_stored_outside_of_what_is_in_memory_is_not_stored_twice(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outlast.chat.transcript.transcript.WINDOW_BYTES", 1)
     Talker = talker(ScriptedModel(Step.text("Hello!"), repeat=True))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        for number in range(5):
-            await a.save_messages([user(f"u{number}", id=f"m{number}")])
-    async with hosting(Talker, url=store_url, life="2") as host:
-        a = host.get(Talker, "a")
-        again = await a.save_messages([user("changed", id="m0")])
-        assert again.status == "skipped", "there is nothing new to answer"
-        both = await a.save_messages([user("changed", id="m0"), user("new", id="m9")])
-        assert both.status == "completed"
-        stored = await host.store.fetch(
-            Query.same("SELECT id, body FROM messages WHERE role = 'user' ORDER BY number")
-        )
-        assert [id for id, _ in stored] == ["m0", "m1", "m2", "m3", "m4", "m9"]
-        assert "changed" not in stored[0][1]
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    for number in range(5):
+        await a.save_messages([user(f"u{number}", id=f"m{number}")])
+    host = await world.next_life()
+    a = host.get(Talker, "a")
+    again = await a.save_messages([user("changed", id="m0")])
+    assert again.status == "skipped", "there is nothing new to answer"
+    both = await a.save_messages([user("changed", id="m0"), user("new", id="m9")])
+    assert both.status == "completed"
+    stored = await host.store.fetch(
+        Query.same("SELECT id, body FROM messages WHERE role = 'user' ORDER BY number")
+    )
+    assert [id for id, _ in stored] == ["m0", "m1", "m2", "m3", "m4", "m9"]
+    assert "changed" not in stored[0][1]

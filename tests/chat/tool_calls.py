@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from chat_rows import check_request
 from conversation import rows
 from pydantic_ai.messages import ModelRequest, RetryPromptPart, ToolReturnPart
 
-from chat_rows import check_request
 from outlast import Host
 from outlast.chat.message.tool_part import tool_name
 from outlast.testing.death import Drive, Life

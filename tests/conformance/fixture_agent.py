@@ -11,6 +11,7 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage
 
 from outlast import App, Final, RpcError, Think, TurnConfig, rpc, tool
+from outlast.agent.agent import parts_of
 from outlast.chat.turn.state import TurnState
 from outlast.testing import ScriptedModel, Step
 from outlast.testing.steps import Text, Wait
@@ -243,14 +244,14 @@ class FixtureAgent(Think):
 
     @rpc
     async def startServerTurn(self, text: str) -> str:
-        id = self._activation.ids.new("message")
+        id = parts_of(self).activation.ids.new("message")
         message = {"id": id, "role": "user", "parts": [{"type": "text", "text": text}]}
         await self.submit_messages(message)
         return id
 
     @rpc
     async def setRecovering(self, recovering: bool) -> bool:
-        self._parts[TurnState].set_recovering("a request" if recovering else None)
+        parts_of(self)[TurnState].set_recovering("a request" if recovering else None)
         return True
 
     @rpc

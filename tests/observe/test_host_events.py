@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import ActivationFailed, Agent, FiberCancelled, FiberContext, OwnershipLost
+from outlast.agent.agent import parts_of
 from outlast.host.events import AgentDiscarded
 from outlast.testing.virtual import START
 from support import forever, hosting, listen, raw
@@ -101,7 +102,7 @@ async def test_a_run_that_fails_just_after_it_was_cancelled_is_aborted(sqlite_ur
     class Cancelled(Worker):
         async def cancel_fiber(self, id: str) -> bool:
             cancelling = asyncio.ensure_future(super().cancel_fiber(id))
-            while not self._activation.store.busy or is_reading:
+            while not parts_of(self).activation.store.busy or is_reading:
                 await asyncio.sleep(0)
             is_written.set()
             return await cancelling

@@ -16,6 +16,7 @@ from opentelemetry.trace import StatusCode
 from traced import SECOND, Tracing, added, lasted, outcome
 
 from outlast import Agent, FiberContext, FiberRecoveryContext, OwnershipLost, Retry
+from outlast.agent.agent import parts_of
 from outlast.agent.events import (
     FiberRecoveryDetected,
     FiberRunStarted,
@@ -136,7 +137,7 @@ async def test_a_fiber_that_is_cancelled_is_a_span_that_was_aborted_which_is_no_
     class Cancelling(Worker):
         async def stop(self) -> None:
             await self.cancel_fiber("m")
-            for fiber in list(self._parts[Fibers].running.values()):
+            for fiber in list(parts_of(self)[Fibers].running.values()):
                 fiber.cancel()
 
     behaving(forever)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from outlast import Agent, FiberContext, Host
+from outlast.agent.agent import parts_of
 from outlast.agent.state.storage import INLINE_BYTES
 from outlast.core import json
 from outlast.host.wakeups.alarms import alarm
@@ -139,9 +140,11 @@ class Busy(Agent):
         Busy.recovered += 1
 
     async def set_alarm(self) -> None:
-        at = self._activation.clock.now() + 10_000
-        await self._parts.commits.commit([alarm(self._activation.address.text, "fibers", at)])
-        self._activation.alarm_was_set(at)
+        at = parts_of(self).activation.clock.now() + 10_000
+        await parts_of(self).commits.commit(
+            [alarm(parts_of(self).activation.address.text, "fibers", at)]
+        )
+        parts_of(self).activation.alarm_was_set(at)
 
     async def block(self) -> None:
         """Everything that an agent must not do."""
@@ -156,7 +159,7 @@ class Busy(Agent):
         import colorsys  # noqa: F401
 
     async def read_on_the_loop(self) -> None:
-        db = self._activation.store._db  # type: ignore[attr-defined]
+        db = parts_of(self).activation.store._db  # type: ignore[attr-defined]
         db.execute("SELECT value FROM storage WHERE key = 'large'").fetchall()
 
 

@@ -24,15 +24,13 @@ from chat_rows import (
     prompts_of,
     stored,
 )
-from conversation import agent_of
+from conversation import agent_of, followed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import StreamedResponse
 
 from outlast import Host, Think
-from outlast.chat.admission import Admission
-from outlast.chat.inbox.inbox import Inbox
 from outlast.core.errors import OutlastError
 from outlast.testing import Death, ScriptedModel, Step
 from outlast.testing.death import Life
@@ -74,10 +72,8 @@ class Talker(Think):
     model = model
 
     async def follow(self, request: str) -> AsyncIterator[tuple[int, str]]:
-        entry = await self._parts[Inbox].get(request)
-        if entry is not None:
-            async for item in (await self._parts[Admission].stream(entry)).read():
-                yield item
+        async for item in followed(self, request, may_be_gone=True):
+            yield item
 
 
 @dataclass

@@ -26,7 +26,7 @@ from chat_rows import (
     prompts_of,
     stored,
 )
-from conversation import agent_of, rows
+from conversation import agent_of, followed, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interacting import LOCATE
@@ -36,8 +36,6 @@ from pydantic_ai.models import StreamedResponse
 from outlast import Host, Think, ToolCall, tool
 from outlast.agent.agent import parts_of
 from outlast.agent.state.facts import Facts
-from outlast.chat.admission import Admission
-from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.origin import AUTO
 from outlast.chat.message.repair import open_calls
 from outlast.chat.model.beginnings import asks_to_continue
@@ -117,13 +115,11 @@ class Talker(Think):
         return "seen"
 
     async def open(self) -> list[dict[str, Any]]:
-        return self._parts[PendingCalls].pending
+        return parts_of(self)[PendingCalls].pending
 
     async def follow(self, request: str) -> AsyncIterator[tuple[int, str]]:
-        entry = await self._parts[Inbox].get(request)
-        if entry is not None:
-            async for item in (await self._parts[Admission].stream(entry)).read():
-                yield item
+        async for item in followed(self, request, may_be_gone=True):
+            yield item
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from chat_rows import check_all_ended, check_tree, stored
-from conversation import agent_of, answering, inbox, rows
+from conversation import agent_of, answering, doing, inbox, rows
 from interruptions import (
     ADDRESS,
     SLOW,
@@ -29,10 +29,9 @@ from outlast.chat.model.beginnings import asks_to_continue
 from outlast.chat.model.errors import ModelFailed, is_passing
 from outlast.chat.recovery import incidents as incidents_rows
 from outlast.chat.recovery.budget import evaluated
-from outlast.chat.turn.state import TurnState
 from outlast.chat.types.events import SubmissionChanged
 from outlast.testing import Outcome, ScriptedModel, Step
-from support import hosting, listen
+from support import World, hosting, listen
 from sweeps import crash_sweep
 
 pytestmark = pytest.mark.virtual_time
@@ -212,7 +211,7 @@ async def test_an_error_in_a_turn_that_goes_on_is_seen_and_holds_up_nobody(store
         ]
         assert told.names[-1] == "chat:recovery:failed"
         assert await incidents(host) == []
-        assert parts_of(agent_of(host, Talker))[TurnState].recovering is None
+        assert doing(host, Talker).recovering is None
         check_all_ended(await stored(host, ADDRESS))
     assert len(shown) == 1
     check_requests(model)
@@ -273,18 +272,18 @@ async def test_what_is_said_while_a_tool_runs_is_answered_once(store_url: str) -
 
 
 @pytest.mark.invariant("D15")
-async def test_waiting_for_rest_waits_for_what_is_added_meanwhile(store_url: str) -> None:
+async def test_waiting_for_rest_waits_for_what_is_added_meanwhile(world: World) -> None:
     Talker = talker(answering(SLOW))
-    async with hosting(Talker, url=store_url) as host:
-        agent = host.get(Talker, "a")
-        await agent.submit_messages("u1")
-        waiting = asyncio.ensure_future(agent.wait_until_stable(60))
-        await asyncio.sleep(3.5)
-        await agent.submit_messages("u2")
-        await asyncio.sleep(3.5)
-        assert not waiting.done()
-        assert await waiting is True
-        assert [outcome for _, outcome in await inbox(host)] == ["completed"] * 2
+    host = await world.host(Talker)
+    agent = host.get(Talker, "a")
+    await agent.submit_messages("u1")
+    waiting = asyncio.ensure_future(agent.wait_until_stable(60))
+    await asyncio.sleep(3.5)
+    await agent.submit_messages("u2")
+    await asyncio.sleep(3.5)
+    assert not waiting.done()
+    assert await waiting is True
+    assert [outcome for _, outcome in await inbox(host)] == ["completed"] * 2
 
 
 # --- giving up -----------------------------------------------------------------------------------
@@ -347,20 +346,20 @@ async def test_the_messages_of_a_submission_are_applied_all_or_not_at_all() -> N
 
 
 @pytest.mark.invariant("L7")
-async def test_whoever_listens_to_a_status_and_raises_changes_nothing(store_url: str) -> None:
+async def test_whoever_listens_to_a_status_and_raises_changes_nothing(world: World) -> None:
     Talker = talker(answering("one"))
-    async with hosting(Talker, url=store_url) as host:
+    host = await world.host(Talker)
 
-        def raises(event: Any) -> None:
-            raise RuntimeError("no idea")
+    def raises(event: Any) -> None:
+        raise RuntimeError("no idea")
 
-        host.events.subscribe(SubmissionChanged, raises)
-        heard = listen(host, SubmissionChanged)
-        agent = host.get(Talker, "a")
-        await agent.submit_messages("u1", submission_id="s1")
-        await host.until_settled()
-        assert (await agent.inspect_submission("s1")).status == "completed"
-        assert heard, "others are told all the same"
+    host.events.subscribe(SubmissionChanged, raises)
+    heard = listen(host, SubmissionChanged)
+    agent = host.get(Talker, "a")
+    await agent.submit_messages("u1", submission_id="s1")
+    await host.until_settled()
+    assert (await agent.inspect_submission("s1")).status == "completed"
+    assert heard, "others are told all the same"
 
 
 # --- idle agents ---------------------------------------------------------------------------------
@@ -396,14 +395,14 @@ async def test_an_idle_agent_that_comes_and_goes_is_no_interruption(
 
 
 @pytest.mark.invariant("O6")
-async def test_an_agent_is_evicted_when_its_answer_is_durable(store_url: str) -> None:
+async def test_an_agent_is_evicted_when_its_answer_is_durable(world: World) -> None:
     Talker = talker(answering("one"))
-    async with hosting(Talker, url=store_url, idle_timeout=0) as host:
-        agent = host.get(Talker, "a")
-        for n in range(5):
-            await agent.submit_messages(f"u{n}", submission_id=f"s{n}")
-            await host.until_settled()
-            await asyncio.sleep(0.01)
-            assert host.statistics().active == 0, "it is gone"
-            found = await agent.get_messages()
-            assert [message.text for message in found[-2:]] == [f"u{n}", "one"], "and all is there"
+    host = await world.host(Talker, idle_timeout=0)
+    agent = host.get(Talker, "a")
+    for n in range(5):
+        await agent.submit_messages(f"u{n}", submission_id=f"s{n}")
+        await host.until_settled()
+        await asyncio.sleep(0.01)
+        assert host.statistics().active == 0, "it is gone"
+        found = await agent.get_messages()
+        assert [message.text for message in found[-2:]] == [f"u{n}", "one"], "and all is there"

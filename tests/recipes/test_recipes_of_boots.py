@@ -28,7 +28,7 @@ from outlast import (
     TurnContext,
 )
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -50,24 +50,25 @@ def shown(model: Any) -> list[str]:
 @pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
 @pytest.mark.parametrize("follow_up", ["keep going", "actually, what's 7+8?"])
 async def test_after_a_cancel_the_follow_up_has_the_partial_answer_before_it(
-    store_url: str, follow_up: str, dies: bool
+    world: World, follow_up: str, dies: bool
 ) -> None:
     class MyChat(Think):
         model = answering("Hi.", SLOW, "As you wish.")
 
-    async with hosting(MyChat, url=store_url, shutdown_timeout=0) as host:
-        chat = host.get(MyChat, "a")
-        await chat.save_messages("Hello")
-        essay = await chat.submit_messages("Write me a long essay about espresso")
-        await asyncio.sleep(2.5)
-        await chat.cancel_chat(essay.id)
-        if not dies:
-            await chat.save_messages(follow_up)
-    async with hosting(MyChat, url=store_url, life="2") as host:
-        chat = host.get(MyChat, "a")
-        if dies:
-            await chat.save_messages(follow_up)
-        assert said(await chat.get_messages())[-1] == "assistant: As you wish."
+    host = await world.host(MyChat, shutdown_timeout=0)
+    chat = host.get(MyChat, "a")
+    await chat.save_messages("Hello")
+    essay = await chat.submit_messages("Write me a long essay about espresso")
+    await asyncio.sleep(2.5)
+    await chat.cancel_chat(essay.id)
+    if not dies:
+        await chat.save_messages(follow_up)
+    host = await world.next_life()
+    chat = host.get(MyChat, "a")
+    if dies:
+        await chat.save_messages(follow_up)
+    assert said(await chat.get_messages())[-1] == "assistant: As you wish."
+    await world.stop()
     assert shown(MyChat.model) == [
         "user: Hello",
         "assistant: Hi.",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outlast import Agent, FiberContext, FiberRecoveryContext
-from support import fiber_rows, hosting
+from support import World, fiber_rows
 
 pytestmark = pytest.mark.virtual_time
 
@@ -40,31 +40,31 @@ class Worker(Agent):
         await self.run_fiber("failing", fail)
 
 
-async def test_a_fiber_that_is_awaited_gives_its_result_and_leaves_no_row(store_url: str) -> None:
-    async with hosting(Worker, url=store_url) as host:
-        assert await host.get(Worker, "a").inline() == {"answer": 42}
-        assert await fiber_rows(host) == []
+async def test_a_fiber_that_is_awaited_gives_its_result_and_leaves_no_row(world: World) -> None:
+    host = await world.host(Worker)
+    assert await host.get(Worker, "a").inline() == {"answer": 42}
+    assert await fiber_rows(host) == []
 
 
 async def test_a_fiber_that_nobody_awaits_goes_on_and_keeps_its_agent_in_memory(
-    store_url: str,
+    world: World,
 ) -> None:
     Worker.done.clear()
-    async with hosting(Worker, url=store_url, idle_timeout=1) as host:
-        await host.get(Worker, "a").background()
-        assert Worker.done == []
-        await asyncio.sleep(50)
-        assert host.statistics().active == 1, "it is not evicted while the fiber runs"
-        await host.until_settled()
-        assert Worker.done == ["background"]
-        assert await fiber_rows(host) == []
+    host = await world.host(Worker, idle_timeout=1)
+    await host.get(Worker, "a").background()
+    assert Worker.done == []
+    await asyncio.sleep(50)
+    assert host.statistics().active == 1, "it is not evicted while the fiber runs"
+    await host.until_settled()
+    assert Worker.done == ["background"]
+    assert await fiber_rows(host) == []
 
 
-async def test_an_error_reaches_whoever_awaits_and_is_not_retried(store_url: str) -> None:
-    async with hosting(Worker, url=store_url) as host:
-        with pytest.raises(ZeroDivisionError, match="as it happens"):
-            await host.get(Worker, "a").failing()
-        assert await fiber_rows(host) == []
+async def test_an_error_reaches_whoever_awaits_and_is_not_retried(world: World) -> None:
+    host = await world.host(Worker)
+    with pytest.raises(ZeroDivisionError, match="as it happens"):
+        await host.get(Worker, "a").failing()
+    assert await fiber_rows(host) == []
 
 
 # --- what is stashed -----------------------------------------------------------------------------
@@ -86,7 +86,7 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("what", PATTERNS)
-async def test_what_was_stashed_comes_back_whole_after_a_death(store_url: str, what: str) -> None:
+async def test_what_was_stashed_comes_back_whole_after_a_death(world: World, what: str) -> None:
     found: list[tuple[str, Any]] = []
 
     class Stashing(Agent):
@@ -101,16 +101,17 @@ async def test_what_was_stashed_comes_back_whole_after_a_death(store_url: str, w
         async def on_fiber_recovered(self, fiber: FiberRecoveryContext) -> None:
             found.append((fiber.name, fiber.snapshot))
 
-    async with hosting(Stashing, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Stashing, "a").begin()
-        await asyncio.sleep(1)
-    async with hosting(Stashing, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert await fiber_rows(host) == [], "the hook has seen to it"
+    host = await world.host(Stashing, shutdown_timeout=0)
+    await host.get(Stashing, "a").begin()
+    await asyncio.sleep(1)
+    host = await world.next_life()
+    await host.until_settled()
+    assert await fiber_rows(host) == [], "the hook has seen to it"
+    await world.stop()
     assert found == [("work", PATTERNS[what])]
 
 
-async def test_each_of_several_fibers_has_a_snapshot_of_its_own(store_url: str) -> None:
+async def test_each_of_several_fibers_has_a_snapshot_of_its_own(world: World) -> None:
     found: dict[str, Any] = {}
 
     class Several(Agent):
@@ -127,11 +128,12 @@ async def test_each_of_several_fibers_has_a_snapshot_of_its_own(store_url: str) 
         async def on_fiber_recovered(self, fiber: FiberRecoveryContext) -> None:
             found[fiber.name] = (fiber.id, fiber.snapshot)
 
-    async with hosting(Several, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Several, "a").begin()
-        await asyncio.sleep(1)
-    async with hosting(Several, url=store_url, life="2") as host:
-        await host.until_settled()
+    host = await world.host(Several, shutdown_timeout=0)
+    await host.get(Several, "a").begin()
+    await asyncio.sleep(1)
+    host = await world.next_life()
+    await host.until_settled()
+    await world.stop()
     assert sorted(found) == ["one", "three", "two"]
     assert all(snapshot == {"fiber": id, "step": 2} for id, snapshot in found.values())
 
@@ -187,18 +189,20 @@ class StartingAnew(ResearchAgent):
 @pytest.mark.parametrize("Research", [ResearchAgent, StartingAnew])
 @pytest.mark.parametrize("after", [0.5, 1.5, 2.5])
 async def test_research_goes_on_behind_its_last_checkpoint(
-    store_url: str, after: float, Research: type[ResearchAgent]
+    world: World, after: float, Research: type[ResearchAgent]
 ) -> None:
     ResearchAgent.executed.clear()
     ResearchAgent.sent.clear()
-    async with hosting(Research, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Research, "a").start_research("owls")
-        await asyncio.sleep(after)
+    host = await world.host(Research, shutdown_timeout=0)
+    await host.get(Research, "a").start_research("owls")
+    await asyncio.sleep(after)
+    await world.stop()
     done = int(after)
     assert len(ResearchAgent.sent) == done
-    async with hosting(Research, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert await fiber_rows(host) == []
+    host = await world.next_life()
+    await host.until_settled()
+    assert await fiber_rows(host) == []
+    await world.stop()
     steps = list(ResearchAgent.steps)
     assert ResearchAgent.executed == [*steps[: done + 1], *steps[done:]], "one step is done again"
     assert [message.get("step") for message in ResearchAgent.sent] == [*steps, None]
@@ -222,19 +226,19 @@ class Polling(Agent):
         return await self.keep_alive_while(work)
 
 
-async def test_an_agent_stays_in_memory_until_its_lease_is_given_back(store_url: str) -> None:
-    async with hosting(Polling, url=store_url, idle_timeout=1) as host:
-        agent = host.get(Polling, "a")
-        await agent.hold()
-        await asyncio.sleep(90)
-        assert host.statistics().active == 1
-        assert await agent.get_schedules() == [], "and no schedule is made for that"
-        await asyncio.sleep(20)
-        assert host.statistics().active == 0
+async def test_an_agent_stays_in_memory_until_its_lease_is_given_back(world: World) -> None:
+    host = await world.host(Polling, idle_timeout=1)
+    agent = host.get(Polling, "a")
+    await agent.hold()
+    await asyncio.sleep(90)
+    assert host.statistics().active == 1
+    assert await agent.get_schedules() == [], "and no schedule is made for that"
+    await asyncio.sleep(20)
+    assert host.statistics().active == 0
 
 
-async def test_keep_alive_while_gives_the_result_and_lets_go(store_url: str) -> None:
-    async with hosting(Polling, url=store_url, idle_timeout=1) as host:
-        assert await host.get(Polling, "a").compute() == 42
-        await asyncio.sleep(5)
-        assert host.statistics().active == 0
+async def test_keep_alive_while_gives_the_result_and_lets_go(world: World) -> None:
+    host = await world.host(Polling, idle_timeout=1)
+    assert await host.get(Polling, "a").compute() == 42
+    await asyncio.sleep(5)
+    assert host.statistics().active == 0

@@ -30,7 +30,7 @@ from outlast import (
     tool,
 )
 from outlast.testing import Step
-from support import hosting
+from support import World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -53,7 +53,7 @@ QUESTION = Step.call("ask_user", {}, id="q")
 # --- before a turn -------------------------------------------------------------------------------
 
 
-async def test_a_cheaper_model_answers_continuations(store_url: str) -> None:
+async def test_a_cheaper_model_answers_continuations(world: World) -> None:
     class MyAgent(Think):
         model = answering(QUESTION, "Expensive.")
         cheap_model = answering("Cheap.")
@@ -61,14 +61,15 @@ async def test_a_cheaper_model_answers_continuations(store_url: str) -> None:
         def before_turn(self, context: TurnContext) -> TurnConfig | None:
             return TurnConfig(model=self.cheap_model) if context.continuation else None
 
-    async with hosting(MyAgent, url=store_url) as host:
-        agent = await continued(host, MyAgent)
-        assert (await agent.get_messages())[-1].text == "Cheap."
-        assert (await agent.save_messages("And now?")).message.text == "Expensive."
+    host = await world.host(MyAgent)
+    agent = await continued(host, MyAgent)
+    assert (await agent.get_messages())[-1].text == "Cheap."
+    assert (await agent.save_messages("And now?")).message.text == "Expensive."
+    await world.stop()
     assert len(MyAgent.cheap_model.requests) == 1
 
 
-async def test_the_model_can_call_the_active_tools_and_no_others(store_url: str) -> None:
+async def test_the_model_can_call_the_active_tools_and_no_others(world: World) -> None:
     deleted: list[str] = []
 
     class MyAgent(Think):
@@ -98,15 +99,16 @@ async def test_the_model_can_call_the_active_tools_and_no_others(store_url: str)
         def before_turn(self, context: TurnContext) -> TurnConfig:
             return TurnConfig(active_tools=["read", "write", "getWeather"])
 
-    async with hosting(MyAgent, url=store_url) as host:
-        turn = await host.get(MyAgent, "a").save_messages("Delete everything")
+    host = await world.host(MyAgent)
+    turn = await host.get(MyAgent, "a").save_messages("Delete everything")
+    await world.stop()
     assert turn.message.text == "I cannot."
     offered = [each.name for each in MyAgent.model.requests[0].parameters.function_tools]
     assert sorted(offered) == ["getWeather", "read", "write"]
     assert deleted == []
 
 
-async def test_what_the_client_sends_along_is_part_of_that_turn_s_prompt(store_url: str) -> None:
+async def test_what_the_client_sends_along_is_part_of_that_turn_s_prompt(world: World) -> None:
     class MyAgent(Think):
         model = answering("Fine.")
         system_prompt = "You are an editor."
@@ -116,17 +118,18 @@ async def test_what_the_client_sends_along_is_part_of_that_turn_s_prompt(store_u
                 return TurnConfig(system=f"{context.system}\n\nUser is editing: {file}")
             return None
 
-    async with hosting(MyAgent, url=store_url) as host:
-        agent = host.get(MyAgent, "a")
-        await agent.save_messages("Hi", body={"selectedFile": "main.py"})
-        await agent.save_messages("Hi again")
+    host = await world.host(MyAgent)
+    agent = host.get(MyAgent, "a")
+    await agent.save_messages("Hi", body={"selectedFile": "main.py"})
+    await agent.save_messages("Hi again")
+    await world.stop()
     systems = [request.messages[-1].instructions or "" for request in MyAgent.model.requests]
     assert "You are an editor." in systems[0]
     assert "User is editing: main.py" in systems[0]
     assert "User is editing" not in systems[1]
 
 
-async def test_reasoning_is_hidden_in_continuations_alone(store_url: str) -> None:
+async def test_reasoning_is_hidden_in_continuations_alone(world: World) -> None:
     thinking = Step.reasoning("Hm.")
 
     class MyAgent(Think):
@@ -135,9 +138,10 @@ async def test_reasoning_is_hidden_in_continuations_alone(store_url: str) -> Non
         def before_turn(self, context: TurnContext) -> TurnConfig | None:
             return TurnConfig(send_reasoning=False) if context.continuation else None
 
-    async with hosting(MyAgent, url=store_url) as host:
-        agent = await continued(host, MyAgent)
-        [_, answer] = await agent.get_messages()
+    host = await world.host(MyAgent)
+    agent = await continued(host, MyAgent)
+    [_, answer] = await agent.get_messages()
+    await world.stop()
     types = [part["type"] for part in answer.parts]
     assert types.count("reasoning") == 1
     assert types.index("reasoning") < types.index("tool-ask_user"), "that of the first turn"
@@ -148,7 +152,7 @@ class Result(BaseModel):
     severity: Literal["low", "high"]
 
 
-async def test_an_answer_is_structured_if_the_client_asks_for_that(store_url: str) -> None:
+async def test_an_answer_is_structured_if_the_client_asks_for_that(world: World) -> None:
     class MyAgent(Think):
         model = answering(Step.text('{"severity": "high"}'), "It is severe.")
 
@@ -162,10 +166,11 @@ async def test_an_answer_is_structured_if_the_client_asks_for_that(store_url: st
                 return TurnConfig(output=Result, active_tools=[])
             return None
 
-    async with hosting(MyAgent, url=store_url) as host:
-        agent = host.get(MyAgent, "a")
-        structured = await agent.save_messages("How bad?", body={"mode": "structured-answer"})
-        plain = await agent.save_messages("How bad?")
+    host = await world.host(MyAgent)
+    agent = host.get(MyAgent, "a")
+    structured = await agent.save_messages("How bad?", body={"mode": "structured-answer"})
+    plain = await agent.save_messages("How bad?")
+    await world.stop()
     assert (structured.status, structured.output) == ("completed", Result(severity="high"))
     assert (plain.output, plain.message.text) == (None, "It is severe.")
     first, second = (request.parameters for request in MyAgent.model.requests)
@@ -176,7 +181,7 @@ async def test_an_answer_is_structured_if_the_client_asks_for_that(store_url: st
 # --- before a step and a call --------------------------------------------------------------------
 
 
-async def test_after_the_first_step_no_tool_can_be_called(store_url: str) -> None:
+async def test_after_the_first_step_no_tool_can_be_called(world: World) -> None:
     class MyAgent(Think):
         model = answering(Step.calls("look"), "Seen.")
 
@@ -188,8 +193,9 @@ async def test_after_the_first_step_no_tool_can_be_called(store_url: str) -> Non
         def before_step(self, context: PrepareStepContext) -> StepConfig | None:
             return StepConfig(active_tools=[]) if context.step_number > 0 else None
 
-    async with hosting(MyAgent, url=store_url) as host:
-        turn = await host.get(MyAgent, "a").save_messages("Look")
+    host = await world.host(MyAgent)
+    turn = await host.get(MyAgent, "a").save_messages("Look")
+    await world.stop()
     assert turn.message.text == "Seen."
     offered = [request.parameters.function_tools for request in MyAgent.model.requests]
     assert [[each.name for each in tools] for tools in offered] == [["look"], []]
@@ -234,7 +240,7 @@ class Assistant(Think):
         self.points.append((context.tool_name, len(json.dumps(context.output))))
 
 
-async def test_calls_are_blocked_and_answered_from_a_cache_and_counted(store_url: str) -> None:
+async def test_calls_are_blocked_and_answered_from_a_cache_and_counted(world: World) -> None:
     class MyAgent(Assistant):
         model = answering(
             Step.call("delete", {"path": "/"}, id="d")
@@ -246,8 +252,9 @@ async def test_calls_are_blocked_and_answered_from_a_cache_and_counted(store_url
         executed: list[str] = []
         points: list[tuple[str, int]] = []
 
-    async with hosting(MyAgent, url=store_url) as host:
-        turn = await host.get(MyAgent, "a").save_messages("Go")
+    host = await world.host(MyAgent)
+    turn = await host.get(MyAgent, "a").save_messages("Go")
+    await world.stop()
     found = {part["toolCallId"]: part for part in turn.message.parts if "toolCallId" in part}
     assert found["d"]["output"] == "delete is disabled in read-only mode"
     assert found["p"]["output"] == "sunny, as before"
@@ -271,7 +278,7 @@ async def test_calls_are_blocked_and_answered_from_a_cache_and_counted(store_url
 # --- after a step and a turn ---------------------------------------------------------------------
 
 
-async def test_each_step_says_what_it_has_used(store_url: str) -> None:
+async def test_each_step_says_what_it_has_used(world: World) -> None:
     lines: list[str] = []
 
     class MyAgent(Think):
@@ -292,12 +299,13 @@ async def test_each_step_says_what_it_has_used(store_url: str) -> None:
                 f"{usage.input_tokens}in/{usage.output_tokens}out"
             )
 
-    async with hosting(MyAgent, url=store_url) as host:
-        await host.get(MyAgent, "a").save_messages("Look")
+    host = await world.host(MyAgent)
+    await host.get(MyAgent, "a").save_messages("Look")
+    await world.stop()
     assert lines == ["Step 0 (tool_call): 12in/3out", "Step 1 (stop): 20in/5out"]
 
 
-async def test_an_answer_is_told_when_it_is_stored_and_may_lead_to_the_next(store_url: str) -> None:
+async def test_an_answer_is_told_when_it_is_stored_and_may_lead_to_the_next(world: World) -> None:
     lines: list[str] = []
 
     class MyAgent(Think):
@@ -310,13 +318,14 @@ async def test_an_answer_is_told_when_it_is_stored_and_may_lead_to_the_next(stor
                 if len(lines) == 1:  # the turn is over, so that another one can be waited for
                     await self.save_messages("More")
 
-    async with hosting(MyAgent, url=store_url) as host:
-        agent = host.get(MyAgent, "a")
-        turn = await agent.save_messages("Hi")
-        await host.until_settled()
-        assert [m.text for m in await agent.get_messages()] == ["Hi", "Hello.", "More", "And more."]
-        await agent.save_messages("Fail")
-        await host.until_settled()
+    host = await world.host(MyAgent)
+    agent = host.get(MyAgent, "a")
+    turn = await agent.save_messages("Hi")
+    await host.until_settled()
+    assert [m.text for m in await agent.get_messages()] == ["Hi", "Hello.", "More", "And more."]
+    await agent.save_messages("Fail")
+    await host.until_settled()
+    await world.stop()
     assert lines[0] == f"Turn {turn.request_id}: {len(turn.message.parts)} parts"
     assert len(lines) == 2, "a turn that fails before it has said anything is no response"
 
@@ -344,15 +353,16 @@ class Apologetic(Think):
     ids=["too long", "anything else"],
 )
 async def test_users_read_the_text_that_fits_the_error(
-    store_url: str, failure: Any, text: str
+    world: World, failure: Any, text: str
 ) -> None:
     MyAgent = type("MyAgent", (Apologetic,), {"model": answering(Step.fails(failure))})
-    async with hosting(MyAgent, url=store_url) as host:
-        turn = await host.get(MyAgent, "a").save_messages("Hi")
+    host = await world.host(MyAgent)
+    turn = await host.get(MyAgent, "a").save_messages("Hi")
+    await world.stop()
     assert (turn.status, turn.error) == ("error", text)
 
 
-async def test_a_classifier_of_one_s_own_may_delegate_to_the_bundled_one(store_url: str) -> None:
+async def test_a_classifier_of_one_s_own_may_delegate_to_the_bundled_one(world: World) -> None:
     classified: list[Any] = []
 
     class MyAgent(Apologetic):
@@ -368,10 +378,11 @@ async def test_a_classifier_of_one_s_own_may_delegate_to_the_bundled_one(store_u
             classified.append(verdict)
             return verdict
 
-    async with hosting(MyAgent, url=store_url) as host:
-        agent = host.get(MyAgent, "a")
-        limited = await agent.save_messages("Hi")
-        too_long = await agent.save_messages("Hi")
+    host = await world.host(MyAgent)
+    agent = host.get(MyAgent, "a")
+    limited = await agent.save_messages("Hi")
+    too_long = await agent.save_messages("Hi")
+    await world.stop()
     assert classified[:2] == ["rate_limit", "context_overflow"]
     assert limited.error == "Something went wrong. Please try again."
     assert "too long" in too_long.error

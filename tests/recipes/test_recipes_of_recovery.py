@@ -34,9 +34,10 @@ from outlast import (
     default_context_overflow_classifier,
     tool,
 )
+from outlast.agent.agent import parts_of
 from outlast.chat.types.events import ContextCompacted
 from outlast.testing import ScriptedModel, Step
-from support import hosting, listen
+from support import World, hosting, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -159,7 +160,7 @@ async def test_an_old_turn_is_kept_as_it_is_and_a_recent_one_goes_on(
         model = ScriptedModel(SLOW)
 
         def on_chat_recovery(self, context: ChatRecoveryContext) -> ChatRecoveryOptions:
-            now = datetime.fromtimestamp(self._activation.clock.now() / 1000, UTC)
+            now = datetime.fromtimestamp(parts_of(self).activation.clock.now() / 1000, UTC)
             is_stale = now - context.created_at > timedelta(minutes=5)
             return ChatRecoveryOptions(continue_=False) if is_stale else ChatRecoveryOptions()
 
@@ -218,7 +219,7 @@ async def test_a_turn_that_keeps_making_progress_is_never_given_up(store_url: st
 
 
 async def test_a_question_to_the_user_becomes_text_and_other_calls_are_closed(
-    store_url: str,
+    world: World,
 ) -> None:
     class MyAgent(Think):
         model = answering(
@@ -233,16 +234,17 @@ async def test_a_question_to_the_user_becomes_text_and_other_calls_are_closed(
             return super().repair_interrupted_tool_part(part)
 
     tools = [*ASK_USER, {"name": "look", "parameters": {"type": "object"}}]
-    async with hosting(MyAgent, url=store_url) as host:
-        agent = host.get(MyAgent, "a")
-        await agent.save_messages("Book a flight", client_tools=tools)
-        assert await agent.has_pending_interaction()
-        turn = await agent.save_messages("Paris")  # the answer comes as a message
-        assert (turn.status, turn.message.text) == ("completed", "Paris it is.")
-        [_, question, _, _] = await agent.get_messages()
-        assert {"type": "text", "text": "Which city?"} in question.parts, "and is stored"
-        [closed] = [part for part in question.parts if "toolCallId" in part]
-        assert (closed["toolCallId"], closed["state"]) == ("l", "output-error")
+    host = await world.host(MyAgent)
+    agent = host.get(MyAgent, "a")
+    await agent.save_messages("Book a flight", client_tools=tools)
+    assert await agent.has_pending_interaction()
+    turn = await agent.save_messages("Paris")  # the answer comes as a message
+    assert (turn.status, turn.message.text) == ("completed", "Paris it is.")
+    [_, question, _, _] = await agent.get_messages()
+    assert {"type": "text", "text": "Which city?"} in question.parts, "and is stored"
+    [closed] = [part for part in question.parts if "toolCallId" in part]
+    assert (closed["toolCallId"], closed["state"]) == ("l", "output-error")
+    await world.stop()
     shown = [part for message in MyAgent.model.requests[-1].messages for part in message.parts]
     assert [part.content for part in shown if part.part_kind == "text"] == ["Which city?"]
     assert [part.tool_name for part in shown if part.part_kind == "tool-call"] == ["look"]
@@ -277,22 +279,23 @@ async def talk(agent: Any, times: int) -> list[Any]:
     return [await agent.save_messages(f"question {n}") for n in range(times)]
 
 
-async def test_an_overflow_is_compacted_and_the_turn_starts_from_scratch(store_url: str) -> None:
+async def test_an_overflow_is_compacted_and_the_turn_starts_from_scratch(world: World) -> None:
     class MyAgent(Shortened):
         context_overflow = ContextOverflow(reactive=True)
         classify_chat_error = default_context_overflow_classifier
 
-    async with hosting(MyAgent, url=store_url) as host:
-        compacted = listen(host, ContextCompacted)
-        agent = host.get(MyAgent, "a")
-        turns = await talk(agent, 3)
-        assert [turn.status for turn in turns] == ["completed"] * 3
-        assert turns[-1].message.text == "Answered.", "the truncated partial is not kept"
-        assert all("Half an" not in text for text in said(await agent.get_messages()))
+    host = await world.host(MyAgent)
+    compacted = listen(host, ContextCompacted)
+    agent = host.get(MyAgent, "a")
+    turns = await talk(agent, 3)
+    assert [turn.status for turn in turns] == ["completed"] * 3
+    assert turns[-1].message.text == "Answered.", "the truncated partial is not kept"
+    assert all("Half an" not in text for text in said(await agent.get_messages()))
+    await world.stop()
     assert len(compacted) == 1
 
 
-async def test_an_overflow_that_cannot_be_helped_ends_visibly_as_what_it_is(store_url: str) -> None:
+async def test_an_overflow_that_cannot_be_helped_ends_visibly_as_what_it_is(world: World) -> None:
     heard: list[Any] = []
 
     class MyAgent(Shortened):
@@ -304,12 +307,13 @@ async def test_an_overflow_that_cannot_be_helped_ends_visibly_as_what_it_is(stor
             heard.append(context.classification)
             return error
 
-    async with hosting(MyAgent, url=store_url) as host:
-        [turn] = await talk(host.get(MyAgent, "a"), 1)
+    host = await world.host(MyAgent)
+    [turn] = await talk(host.get(MyAgent, "a"), 1)
+    await world.stop()
     assert (turn.status, heard) == ("error", ["context_overflow"])
 
 
-async def test_a_turn_is_compacted_between_steps_before_it_overflows(store_url: str) -> None:
+async def test_a_turn_is_compacted_between_steps_before_it_overflows(world: World) -> None:
     nearly = Step.call("look", {}, id="l") + Step(usage=RequestUsage(input_tokens=190_000))
 
     class MyAgent(Shortened):
@@ -324,13 +328,14 @@ async def test_a_turn_is_compacted_between_steps_before_it_overflows(store_url: 
             """Look."""
             return "a large result"
 
-    async with hosting(MyAgent, url=store_url) as host:
-        compacted = listen(host, ContextCompacted)
-        agent = host.get(MyAgent, "a")
-        await talk(agent, 3)
-        assert compacted == [], "there is room"
-        turn = await agent.save_messages("Look")
-        assert (turn.status, turn.message.text) == ("completed", "Found it.")
+    host = await world.host(MyAgent)
+    compacted = listen(host, ContextCompacted)
+    agent = host.get(MyAgent, "a")
+    await talk(agent, 3)
+    assert compacted == [], "there is room"
+    turn = await agent.save_messages("Look")
+    assert (turn.status, turn.message.text) == ("completed", "Found it.")
+    await world.stop()
     assert [(event.reason, event.shortened) for event in compacted] == [("proactive", True)]
     shown = texts(MyAgent.model.requests[-1].messages)
     assert "They talked." in shown[0]
@@ -340,7 +345,7 @@ async def test_a_turn_is_compacted_between_steps_before_it_overflows(store_url: 
 # --- stable states -------------------------------------------------------------------------------
 
 
-async def test_a_summary_is_asked_for_once_the_agent_is_stable(store_url: str) -> None:
+async def test_a_summary_is_asked_for_once_the_agent_is_stable(world: World) -> None:
     class MyAgent(Think):
         model = answering(SLOW, "In short: one to four.")
 
@@ -350,38 +355,39 @@ async def test_a_summary_is_asked_for_once_the_agent_is_stable(store_url: str) -
                 return turn.message.text
             return None
 
-    async with hosting(MyAgent, url=store_url) as host:
-        agent = host.get(MyAgent, "a")
-        await agent.submit_messages("Count")
-        assert await agent.summarise_when_done(1) is None, "the answer takes longer than that"
-        assert await agent.summarise_when_done(30) == "In short: one to four."
-        assert said(await agent.get_messages()) == [
-            "user: Count",
-            "assistant: one two three four",
-            "user: Now that you are done, summarize.",
-            "assistant: In short: one to four.",
-        ]
+    host = await world.host(MyAgent)
+    agent = host.get(MyAgent, "a")
+    await agent.submit_messages("Count")
+    assert await agent.summarise_when_done(1) is None, "the answer takes longer than that"
+    assert await agent.summarise_when_done(30) == "In short: one to four."
+    assert said(await agent.get_messages()) == [
+        "user: Count",
+        "assistant: one two three four",
+        "user: Now that you are done, summarize.",
+        "assistant: In short: one to four.",
+    ]
 
 
-async def test_an_agent_with_an_open_call_is_not_stable(store_url: str) -> None:
+async def test_an_agent_with_an_open_call_is_not_stable(world: World) -> None:
     Talker = talker(answering(Step.call("ask_user", {}, id="q"), "Thanks."))
-    async with hosting(Talker, url=store_url) as host:
-        agent = host.get(Talker, "a")
-        await agent.save_messages("Hi", client_tools=ASK_USER)
-        assert await agent.has_pending_interaction()
-        assert not await agent.wait_until_stable(timeout=30)
-        await agent.add_tool_output("q", "Paris")
-        assert await agent.wait_until_stable(timeout=30)
-        assert not await agent.has_pending_interaction()
+    host = await world.host(Talker)
+    agent = host.get(Talker, "a")
+    await agent.save_messages("Hi", client_tools=ASK_USER)
+    assert await agent.has_pending_interaction()
+    assert not await agent.wait_until_stable(timeout=30)
+    await agent.add_tool_output("q", "Paris")
+    assert await agent.wait_until_stable(timeout=30)
+    assert not await agent.has_pending_interaction()
 
 
-async def test_a_stalled_stream_is_just_another_interruption(store_url: str) -> None:
+async def test_a_stalled_stream_is_just_another_interruption(world: World) -> None:
     class MyAgent(Think):
         model = answering(Step.text("one two ") + Step.stalls(), "three four")
         chat_stream_stall_timeout = 10
 
-    async with hosting(MyAgent, url=store_url) as host:
-        turn = await host.get(MyAgent, "a").save_messages("Count")
-        assert (turn.status, turn.message.text) == ("completed", "one two three four")
+    host = await world.host(MyAgent)
+    turn = await host.get(MyAgent, "a").save_messages("Count")
+    assert (turn.status, turn.message.text) == ("completed", "one two three four")
+    await world.stop()
     assert is_continued(MyAgent.model)
     assert asked(MyAgent.model) == ["Count"]

@@ -9,16 +9,16 @@ from typing import Any, Literal
 
 import pytest
 from disks import Faulty
+from families import Node, below, forget, furnish, rows_under
 from proxy import Loss, proxied
 from rows import PATIENCE, fence, look, opened, other_connection, put
 
-from families import Node, below, forget, furnish, rows_under
 from outlast import AgentDestroyed, CommitFailed, Host, StoreError, StoreFull
 from outlast.core.errors import OwnershipLost
 from outlast.store import fencing
 from outlast.store.operations import Fence
 from outlast.store.postgres import engine as postgres
-from support import hosting, raw
+from support import cancel_boot, hosting, raw
 
 GONE = ("statement", "answer", "connection")
 
@@ -76,7 +76,7 @@ async def test_a_removal_with_a_disk_error_at_commit_ends_well(
             await check_removed(host, what)
     if is_first:
         async with hosting(Node, url=sqlite_url, life="2", shutdown_timeout=0) as host:
-            host._boot_task.cancel()  # type: ignore[union-attr]
+            cancel_boot(host)
             host.store._db = faulty = Faulty(host.store._db, "COMMIT", when)
             await remove(host, what)
             assert faulty.failed
@@ -138,7 +138,7 @@ async def test_a_removal_whose_commit_is_lost_ends_well(
                 await check_removed(host, what)
         if is_first:
             async with hosting(Node, url=url, life="2", shutdown_timeout=0) as host:
-                host._boot_task.cancel()  # type: ignore[union-attr]
+                cancel_boot(host)
                 proxy.cut_at("COMMIT", lose)
                 await remove(host, what)
                 assert proxy.has_cut.is_set()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from outlast import Agent, FiberContext, FiberRecovery, FiberRecoveryContext, NotInFiber
+from outlast.agent.agent import parts_of
 from outlast.agent.fibers.backoff import judge
 from outlast.agent.fibers.recovery import Recovery
 from outlast.agent.fibers.sql import FiberRow
@@ -75,7 +76,7 @@ async def test_a_running_fiber_is_never_recovered(world: World) -> None:
 
     class Scanner(Recoverer):
         async def scan(self) -> None:
-            await self._parts[Recovery].scan_soon()
+            await parts_of(self)[Recovery].scan_soon()
 
     Scanner.hook = hook
     host = await world.host(Scanner, shutdown_timeout=0)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from outlast import Agent, FiberContext, FiberRecovery, Host, Schedule
+from outlast.agent.agent import parts_of
 from outlast.core.clock import to_datetime
 from outlast.core.errors import StoreUnavailable
 from outlast.host.wakeups.clock_changes import TOLERANCE, ClockWatch
@@ -41,7 +42,7 @@ class Diary(Agent):
         if "once" in what:
             await self.schedule(600, self.note, "once")
         if "moment" in what:
-            at = self._activation.clock.now() + HOUR
+            at = parts_of(self).activation.clock.now() + HOUR
             await self.schedule(to_datetime(at), self.note, "moment")
 
     async def note(self, what: str, schedule: Schedule) -> None:

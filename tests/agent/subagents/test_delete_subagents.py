@@ -11,7 +11,7 @@ import pytest
 from families import Node, below, forget, furnish, owned_tables, rows_under
 
 from outlast import AgentDestroyed, FiberContext
-from support import World, forever, hosting, listen
+from support import World, cancel_boot, forever, hosting, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -102,8 +102,7 @@ async def test_what_is_not_in_memory_goes_too(world: World) -> None:
     host = await world.host(Node, shutdown_timeout=0)
     await furnish(host, await below(host.get(Node, "r"), "a", "b"))
     host = await world.next_life(shutdown_timeout=0)
-    assert host._boot_task is not None
-    host._boot_task.cancel()
+    cancel_boot(host)
     assert await host.get(Node, "r").delete_sub_agent(Node, "a") is True
     assert await rows_under(host, "Node/r/Node/a") == {}
 

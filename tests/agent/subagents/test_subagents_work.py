@@ -9,7 +9,7 @@ import pytest
 from families import Node, below, forget
 
 from outlast import ActivationFailed, Agent, FiberRecovery, Lease
-from support import World, alarm_rows, fiber_rows, forever
+from support import World, alarm_rows, fiber_rows, forever, stub_at
 
 pytestmark = pytest.mark.virtual_time
 
@@ -302,7 +302,7 @@ async def test_starts_that_wait_for_each_other_fail_and_say_so(world: World, fir
     host = await world.next_life()
     parent = host.get(Starter, "parent")
     if first == "child":  # a stub of it, without its parent being started
-        child = host._activations.stub(Starter, child._address)  # type: ignore[union-attr]
+        child = stub_at(host, Starter, child)
     with pytest.raises(ActivationFailed, match=r"on_start calls Starter/parent.* waits"):
         await (parent if first == "parent" else child).hello()
     assert host.statistics().active == 0

@@ -11,7 +11,7 @@ from conversation import agent_of, answering, rows, talker
 from outlast import Think, tool
 from outlast.core.errors import ValueTooLarge
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -37,7 +37,7 @@ def data_of(message: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.invariant("E21")
 async def test_a_part_is_stored_once_an_id_and_a_transient_one_is_only_shown(
-    store_url: str,
+    world: World,
 ) -> None:
     class Shop(Think):
         model = ScriptedModel(*LOOK)
@@ -51,26 +51,26 @@ async def test_a_part_is_stored_once_an_id_and_a_transient_one_is_only_shown(
             return "seen"
 
     listener = Listener()
-    async with hosting(Shop, url=store_url) as host:
-        shop = host.get(Shop, "a")
-        await shop.chat("u1", listener)
-        [_, message] = await shop.get_messages()
-        assert data_of(message) == [
-            {"type": "data-progress", "id": "p", "data": {"n": 2}},
-            {"type": "data-plain", "data": "x"},
-        ]
-        assert [each["type"] for each in listener.data()] == [
-            "data-note",
-            "data-progress",
-            "data-progress",
-            "data-plain",
-        ]
-        bodies = "\n".join(body for (body,) in await rows(host, "streams", "body"))
-        assert "data-progress" in bodies
-        assert "data-note" not in bodies
+    host = await world.host(Shop)
+    shop = host.get(Shop, "a")
+    await shop.chat("u1", listener)
+    [_, message] = await shop.get_messages()
+    assert data_of(message) == [
+        {"type": "data-progress", "id": "p", "data": {"n": 2}},
+        {"type": "data-plain", "data": "x"},
+    ]
+    assert [each["type"] for each in listener.data()] == [
+        "data-note",
+        "data-progress",
+        "data-progress",
+        "data-plain",
+    ]
+    bodies = "\n".join(body for (body,) in await rows(host, "streams", "body"))
+    assert "data-progress" in bodies
+    assert "data-note" not in bodies
 
 
-async def test_the_model_sees_none_of_them(store_url: str) -> None:
+async def test_the_model_sees_none_of_them(world: World) -> None:
     class Shop(Think):
         model = answering(*LOOK, "Again.")
 
@@ -79,15 +79,15 @@ async def test_the_model_sees_none_of_them(store_url: str) -> None:
             self.emit_data("secret", {"price": 12})
             return "seen"
 
-    async with hosting(Shop, url=store_url) as host:
-        shop = host.get(Shop, "a")
-        await shop.save_messages("u1")
-        turn = await shop.save_messages("u2")
-        assert turn.message.text == "Again."
-        assert "price" not in repr([each.messages for each in Shop.model.requests])
+    host = await world.host(Shop)
+    shop = host.get(Shop, "a")
+    await shop.save_messages("u1")
+    turn = await shop.save_messages("u2")
+    assert turn.message.text == "Again."
+    assert "price" not in repr([each.messages for each in Shop.model.requests])
 
 
-async def test_every_hook_of_a_turn_can_write_them_in_its_order(store_url: str) -> None:
+async def test_every_hook_of_a_turn_can_write_them_in_its_order(world: World) -> None:
     class Talkative(Think):
         model = ScriptedModel(*LOOK)
 
@@ -113,25 +113,25 @@ async def test_every_hook_of_a_turn_can_write_them_in_its_order(store_url: str) 
             context.writer.data("finished", context.step_number)
 
     listener = Listener()
-    async with hosting(Talkative, url=store_url) as host:
-        agent = host.get(Talkative, "a")
-        await agent.chat("u1", listener)
-        [_, message] = await agent.get_messages()
-        assert [(part["type"], part["data"]) for part in data_of(message)] == [
-            ("data-before-turn", None),
-            ("data-before-step", 0),
-            ("data-before-tool", None),
-            ("data-tool", None),
-            ("data-after-tool", None),
-            ("data-finished", 0),
-            ("data-before-step", 1),
-            ("data-finished", 1),
-        ]
-        kinds = [each["type"] for each in listener.chunks]
-        assert kinds[:3] == ["start", "data-before-turn", "data-early"]
+    host = await world.host(Talkative)
+    agent = host.get(Talkative, "a")
+    await agent.chat("u1", listener)
+    [_, message] = await agent.get_messages()
+    assert [(part["type"], part["data"]) for part in data_of(message)] == [
+        ("data-before-turn", None),
+        ("data-before-step", 0),
+        ("data-before-tool", None),
+        ("data-tool", None),
+        ("data-after-tool", None),
+        ("data-finished", 0),
+        ("data-before-step", 1),
+        ("data-finished", 1),
+    ]
+    kinds = [each["type"] for each in listener.chunks]
+    assert kinds[:3] == ["start", "data-before-turn", "data-early"]
 
 
-async def test_a_text_goes_on_behind_one_that_stands_in_its_middle(store_url: str) -> None:
+async def test_a_text_goes_on_behind_one_that_stands_in_its_middle(world: World) -> None:
     class Writer(Think):
         model = ScriptedModel(Step.text("one two three", delay=1))
 
@@ -139,13 +139,13 @@ async def test_a_text_goes_on_behind_one_that_stands_in_its_middle(store_url: st
             if context.chunk.get("delta") == "two ":
                 self.emit_data("middle", 1)
 
-    async with hosting(Writer, url=store_url) as host:
-        turn = await host.get(Writer, "a").save_messages("u1")
-        assert turn.message.text == "one two three"
-        assert len(data_of(turn.message)) == 1
+    host = await world.host(Writer)
+    turn = await host.get(Writer, "a").save_messages("u1")
+    assert turn.message.text == "one two three"
+    assert len(data_of(turn.message)) == 1
 
 
-async def test_whoever_comes_later_does_not_see_what_was_transient(store_url: str) -> None:
+async def test_whoever_comes_later_does_not_see_what_was_transient(world: World) -> None:
     class Shop(Think):
         model = ScriptedModel(*LOOK)
 
@@ -154,13 +154,13 @@ async def test_whoever_comes_later_does_not_see_what_was_transient(store_url: st
             self.emit_data("note", 1, transient=True)
             return "seen"
 
-    async with hosting(Shop, url=store_url) as host:
-        shop = host.get(Shop, "a")
-        turn = await shop.save_messages("u1")
-        again = [chunk async for _, chunk in shop.resume_stream(turn.request_id)]
-        places = [seq async for seq, _ in shop.resume_stream(turn.request_id)]
-        assert not [chunk for chunk in again if chunk["type"] == "data-note"]
-        assert places == list(range(len(again)))
+    host = await world.host(Shop)
+    shop = host.get(Shop, "a")
+    turn = await shop.save_messages("u1")
+    again = [chunk async for _, chunk in shop.resume_stream(turn.request_id)]
+    places = [seq async for seq, _ in shop.resume_stream(turn.request_id)]
+    assert not [chunk for chunk in again if chunk["type"] == "data-note"]
+    assert places == list(range(len(again)))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ async def test_whoever_comes_later_does_not_see_what_was_transient(store_url: st
     ],
 )
 async def test_what_is_no_data_part_is_an_error_where_it_is_written(
-    sqlite_url: str, name: Any, data: Any, options: dict[str, Any], error: type[Exception]
+    sqlite_world: World, name: Any, data: Any, options: dict[str, Any], error: type[Exception]
 ) -> None:
     raised: list[Exception] = []
 
@@ -192,14 +192,14 @@ async def test_what_is_no_data_part_is_an_error_where_it_is_written(
                 raised.append(problem)
             return "seen"
 
-    async with hosting(Shop, url=sqlite_url) as host:
-        turn = await host.get(Shop, "a").save_messages("u1")
-        assert (turn.status, turn.message.text) == ("completed", "Done.")
-        assert [type(each) for each in raised] == [error]
-        assert data_of(turn.message) == []
+    host = await sqlite_world.host(Shop)
+    turn = await host.get(Shop, "a").save_messages("u1")
+    assert (turn.status, turn.message.text) == ("completed", "Done.")
+    assert [type(each) for each in raised] == [error]
+    assert data_of(turn.message) == []
 
 
-async def test_too_many_are_refused_before_the_message_is_too_large(sqlite_url: str) -> None:
+async def test_too_many_are_refused_before_the_message_is_too_large(sqlite_world: World) -> None:
     class Shop(Think):
         model = ScriptedModel(*LOOK)
 
@@ -209,20 +209,20 @@ async def test_too_many_are_refused_before_the_message_is_too_large(sqlite_url: 
                 self.emit_data("big", "x" * 1_000_000, id=str(n))
             return "seen"
 
-    async with hosting(Shop, url=sqlite_url) as host:
-        turn = await host.get(Shop, "a").save_messages("u1")
-        assert turn.status == "completed"
-        assert len(data_of(turn.message)) == 16
-        [call] = [part for part in turn.message.parts if part["type"] == "tool-look"]
-        assert call["state"] == "output-error"
+    host = await sqlite_world.host(Shop)
+    turn = await host.get(Shop, "a").save_messages("u1")
+    assert turn.status == "completed"
+    assert len(data_of(turn.message)) == 16
+    [call] = [part for part in turn.message.parts if part["type"] == "tool-look"]
+    assert call["state"] == "output-error"
 
 
-async def test_outside_of_a_turn_they_are_refused(sqlite_url: str) -> None:
+async def test_outside_of_a_turn_they_are_refused(sqlite_world: World) -> None:
     Talker = talker(ScriptedModel("Hi"))
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
-        with pytest.raises(RuntimeError, match="hooks and tools of a turn"):
-            agent_of(host, Talker).emit_data("x", 1)
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    with pytest.raises(RuntimeError, match="hooks and tools of a turn"):
+        agent_of(host, Talker).emit_data("x", 1)
 
 
 async def test_an_answer_that_was_whole_stays_so_with_a_part_behind_it(store_url: str) -> None:

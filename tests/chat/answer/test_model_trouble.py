@@ -12,7 +12,7 @@ from conversation import agent_of, answering, inbox, leftovers, rows, said, talk
 from outlast import TurnConfig
 from outlast.core import json
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -67,15 +67,16 @@ async def test_a_model_that_goes_on_failing_ends_the_turn_with_an_error(
     [(2, None, 3), (0, None, 1), (5, None, 6), (2, 0, 1), (0, 1, 2)],
 )
 async def test_how_often_a_request_is_tried_is_a_setting(
-    sqlite_url: str, of_class: int, of_turn: int | None, requests: int
+    sqlite_world: World, of_class: int, of_turn: int | None, requests: int
 ) -> None:
     Talker = talker(
         model := answering(Step.fails("overloaded")),
         max_retries=of_class,
         before_turn=lambda _, context: TurnConfig(max_retries=of_turn),
     )
-    async with hosting(Talker, url=sqlite_url) as host:
-        assert (await host.get(Talker, "a").save_messages("u1")).status == "error"
+    host = await sqlite_world.host(Talker)
+    assert (await host.get(Talker, "a").save_messages("u1")).status == "error"
+    await sqlite_world.stop()
     assert len(model.requests) == requests
 
 
@@ -176,53 +177,53 @@ async def test_a_failure_after_a_tool_keeps_what_the_tool_did(store_url: str) ->
     ],
 )
 async def test_a_silent_model_is_given_up_after_a_while(
-    sqlite_url: str, of_class: Any, of_turn: Any, stalls_after: float | None
+    sqlite_world: World, of_class: Any, of_turn: Any, stalls_after: float | None
 ) -> None:
     Talker = talker(
         answering(Step.text("So far ") + Step.stalls(1000) + "and on"),
         chat_stream_stall_timeout=of_class,
         before_turn=lambda _, context: TurnConfig(chat_stream_stall_timeout=of_turn),
     )
-    async with hosting(Talker, url=sqlite_url) as host:
-        a = host.get(Talker, "a")
-        begun = asyncio.get_running_loop().time()
-        turn = await a.save_messages("u1")
-        took = asyncio.get_running_loop().time() - begun
-        if stalls_after is None:
-            assert turn.status == "completed"
-            assert took >= 1000
-        else:
-            assert (turn.status, turn.message.text) == ("error", "So far ")
-            assert turn.error == "The model stopped answering. Please try again."
-            assert stalls_after <= took < stalls_after + 1
-        await host.until_settled()
-        assert (await inbox(host, "outcome")) == [(turn.status,)]
+    host = await sqlite_world.host(Talker)
+    a = host.get(Talker, "a")
+    begun = asyncio.get_running_loop().time()
+    turn = await a.save_messages("u1")
+    took = asyncio.get_running_loop().time() - begun
+    if stalls_after is None:
+        assert turn.status == "completed"
+        assert took >= 1000
+    else:
+        assert (turn.status, turn.message.text) == ("error", "So far ")
+        assert turn.error == "The model stopped answering. Please try again."
+        assert stalls_after <= took < stalls_after + 1
+    await host.until_settled()
+    assert (await inbox(host, "outcome")) == [(turn.status,)]
 
 
-async def test_a_model_that_is_slow_but_not_silent_is_not_given_up(store_url: str) -> None:
+async def test_a_model_that_is_slow_but_not_silent_is_not_given_up(world: World) -> None:
     Talker = talker(
         answering(Step.text("one two three four five six", delay=4)), chat_stream_stall_timeout=5
     )
-    async with hosting(Talker, url=store_url) as host:
-        assert (await host.get(Talker, "a").save_messages("u1")).status == "completed"
+    host = await world.host(Talker)
+    assert (await host.get(Talker, "a").save_messages("u1")).status == "completed"
 
 
 @pytest.mark.invariant("E3")
-async def test_an_answer_of_any_size_is_stored_whole(store_url: str) -> None:
+async def test_an_answer_of_any_size_is_stored_whole(world: World) -> None:
     huge = "x" * 3_000_000
     Talker = talker(answering(Step.text(chunks=["a ", huge, " z"])))
-    async with hosting(Talker, url=store_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert turn.message.text == f"a {huge} z"
-    async with hosting(Talker, url=store_url, life="2") as host:
-        assert len((await host.get(Talker, "a").get_messages())[1].text) == len(huge) + 4
+    host = await world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert turn.message.text == f"a {huge} z"
+    host = await world.next_life()
+    assert len((await host.get(Talker, "a").get_messages())[1].text) == len(huge) + 4
 
 
-async def test_an_answer_without_a_word_is_no_message(store_url: str) -> None:
+async def test_an_answer_without_a_word_is_no_message(world: World) -> None:
     Talker = talker(answering(Step.text(""), "Next"))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        turn = await a.save_messages("u1")
-        assert turn.message is None
-        await a.save_messages("u2")
-        assert said(await a.get_messages()) == ["user: u1", "user: u2", "assistant: Next"]
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    turn = await a.save_messages("u1")
+    assert turn.message is None
+    await a.save_messages("u2")
+    assert said(await a.get_messages()) == ["user: u1", "user: u2", "assistant: Next"]

@@ -24,7 +24,7 @@ from outlast.core.errors import ApprovalInside, CallChanged, CallFailed, Outcome
 from outlast.store.operations import BulkStatement, Operation
 from outlast.testing import Step
 from outlast.testing.death import Drive
-from support import forever, hosting, listen
+from support import World, forever, hosting, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -126,18 +126,19 @@ async def run(url: str, body: Body, **members: Any) -> tuple[type[Any], Any, lis
 # --- in one life ---------------------------------------------------------------------------------
 
 
-async def test_a_call_inside_another_has_a_row_and_no_chunk(store_url: str) -> None:
+async def test_a_call_inside_another_has_a_row_and_no_chunk(world: World) -> None:
     async def body(self: Any, call: ToolCall) -> Any:
         calls = current_calls()
         seen = await calls.inside(call, 1, "look", {})
         return [seen, await calls.inside(call, 2, "pay", '{"amount": 5}')]
 
     Talker = running(body)
-    async with hosting(Talker, url=store_url) as host:
-        told = listen(host, ToolEvent)
-        chunks = [chunk async for chunk in host.get(Talker, "a").stream("u1")]
-        [(message,)] = await rows(host, "inbox", "message_id")
-        found = await ledger(host, "id, name, effect, state, output, input")
+    host = await world.host(Talker)
+    told = listen(host, ToolEvent)
+    chunks = [chunk async for chunk in host.get(Talker, "a").stream("u1")]
+    [(message,)] = await rows(host, "inbox", "message_id")
+    found = await ledger(host, "id, name, effect, state, output, input")
+    await world.stop()
     assert found == [
         ("c1", "program", "idempotent", "done", None, "{}"),
         ("c1/1", "look", "read", "done", '{"seen":[1,2]}', "{}"),
@@ -289,22 +290,23 @@ def ride(agent: str) -> Operation:
     return BulkStatement.same("note", sql), (agent, "ridden", '"yes"')
 
 
-async def test_what_rides_is_written_with_the_intent(store_url: str) -> None:
+async def test_what_rides_is_written_with_the_intent(world: World) -> None:
     async def body(self: Any, call: ToolCall) -> Any:
         riding = [ride("Talker/a")]
         return await current_calls().inside(call, 1, "pay", {"amount": 1}, riding)
 
     commits: list[list[str]] = []
     Talker = running(body)
-    async with hosting(Talker, url=store_url) as host:
-        submit = host.store.submit
+    host = await world.host(Talker)
+    submit = host.store.submit
 
-        def noted(fence: Any, operations: Any) -> Any:
-            commits.append([statement.name for statement, _ in operations])
-            return submit(fence, operations)
+    def noted(fence: Any, operations: Any) -> Any:
+        commits.append([statement.name for statement, _ in operations])
+        return submit(fence, operations)
 
-        host.store.submit = noted  # type: ignore[method-assign]
-        await host.get(Talker, "a").save_messages("u1")
+    host.store.submit = noted  # type: ignore[method-assign]
+    await host.get(Talker, "a").save_messages("u1")
+    await world.stop()
     [with_note] = [each for each in commits if "note" in each]
     assert "calls begin" in with_note
 
@@ -334,7 +336,7 @@ async def test_a_number_is_a_number(sqlite_url: str, seq: Any) -> None:
     assert (part["output"], done) == ("ok", [])
 
 
-async def test_a_call_of_the_model_with_the_id_of_one_inside(sqlite_url: str) -> None:
+async def test_a_call_of_the_model_with_the_id_of_one_inside(sqlite_world: World) -> None:
     """Its row is not touched."""
 
     async def body(self: Any, call: ToolCall) -> Any:
@@ -342,10 +344,11 @@ async def test_a_call_of_the_model_with_the_id_of_one_inside(sqlite_url: str) ->
 
     both = Step.call("program", {}, id="c1") + Step.call("look", {}, id="c1/1")
     Talker = running(body, both, "Done.")
-    async with hosting(Talker, url=sqlite_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert outcomes(turn.message) == ["failed", "done"]
-        assert await ledger(host, "id, name") == [("c1", "program"), ("c1/1", "look")]
+    host = await sqlite_world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert outcomes(turn.message) == ["failed", "done"]
+    assert await ledger(host, "id, name") == [("c1", "program"), ("c1/1", "look")]
+    await sqlite_world.stop()
     assert done == ["look"]
 
 
@@ -444,7 +447,7 @@ async def test_a_call_that_has_called_others_cannot_wait_any_more(
 @pytest.mark.parametrize("stubborn", [False, True])
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
 async def test_a_call_that_is_stopped_stops_those_inside(
-    store_url: str, how: str, stubborn: bool
+    world: World, how: str, stubborn: bool
 ) -> None:
     """The ledger has an outcome for each, also if neither stops; what does not stop makes no more calls."""
     release = asyncio.Event()
@@ -475,27 +478,26 @@ async def test_a_call_that_is_stopped_stops_those_inside(
 
     base = Limited if how == "timeout" else Outer
     Talker = running(body, base=base, wait=tool()(wait))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        turn = asyncio.create_task(a.save_messages("u1"))
-        await asyncio.sleep(1)
-        if how == "cancel":
-            await a.cancel_chat((await until_running(host, Talker)).request_id)
-        async with asyncio.timeout(5):
-            await turn
-        expected = [("c1", "failed"), ("c1/1", "unknown")]
-        assert await ledger(host, "id, state") == expected
-        release.set()
-        await host.until_settled()
-        assert await ledger(host, "id, state") == expected
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    turn = asyncio.create_task(a.save_messages("u1"))
+    await asyncio.sleep(1)
+    if how == "cancel":
+        await a.cancel_chat((await until_running(host, Talker)).request_id)
+    async with asyncio.timeout(5):
+        await turn
+    expected = [("c1", "failed"), ("c1/1", "unknown")]
+    assert await ledger(host, "id, state") == expected
+    release.set()
+    await host.until_settled()
+    assert await ledger(host, "id, state") == expected
+    await world.stop()
     too_late = "the call 'c1' has ended, so it cannot call 'pay'"
     assert done == ["wait", too_late] if stubborn else done == ["wait"]
 
 
 @pytest.mark.parametrize("where", ["tool", "hook", "tools", "intent"])
-async def test_what_a_call_leaves_running_is_stopped_when_it_ends(
-    store_url: str, where: str
-) -> None:
+async def test_what_a_call_leaves_running_is_stopped_when_it_ends(world: World, where: str) -> None:
     release, left = asyncio.Event(), []
 
     async def before(self: Any, context: Any) -> None:
@@ -521,12 +523,13 @@ async def test_what_a_call_leaves_running_is_stopped_when_it_ends(
 
     members = {"wait": tool()(wait)} | ({} if where == "tool" else {"before_tool_call": before})
     Talker = running(body, **members)
-    async with hosting(Talker, url=store_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
-        release.set()
-        await asyncio.wait(left, timeout=10)
-        await host.until_settled()
-        found = await ledger(host, "id, state")
+    host = await world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    release.set()
+    await asyncio.wait(left, timeout=10)
+    await host.until_settled()
+    found = await ledger(host, "id, state")
+    await world.stop()
     assert isinstance(left[0].exception(), OutcomeUnknown if where == "tool" else Exception)
     assert done == (["began"] if where == "tool" else [])
     assert ("c1/1", "done") not in found
@@ -762,7 +765,7 @@ def test_a_result_is_not_taken_for_that_of_another_call(
     ("effect", "expected"), [("read", "again"), ("once", OutcomeUnknown), ("reconciled", "found")]
 )
 async def test_a_host_that_stops_leaves_calls_inside_to_the_next(
-    store_url: str, effect: str, expected: Any
+    world: World, effect: str, expected: Any
 ) -> None:
     results: list[Any] = []
 
@@ -783,12 +786,13 @@ async def test_a_host_that_stops_leaves_calls_inside_to_the_next(
     if effect == "reconciled":
         options["reconcile"] = lambda call: "found"
     Talker = running(body, wait=tool(**options)(wait))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Talker, "a").submit_messages("u1")
-        await asyncio.sleep(1)
-    async with hosting(Talker, url=store_url, life="2") as host:
-        await host.until_settled()
-        states = dict(await ledger(host, "id, state"))
+    host = await world.host(Talker, shutdown_timeout=0)
+    await host.get(Talker, "a").submit_messages("u1")
+    await asyncio.sleep(1)
+    host = await world.next_life()
+    await host.until_settled()
+    states = dict(await ledger(host, "id, state"))
+    await world.stop()
     assert results == [expected]
     assert states == {"c1": "done", "c1/1": "unknown" if effect == "once" else "done"}
 

@@ -24,7 +24,7 @@ from outlast import (
 )
 from outlast.chat.context.prompt import DEFAULT
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -87,17 +87,17 @@ async def test_a_turn_stops_after_so_many_steps(
     assert [part["output"] for part in calls] == ["seen left"] * requests
 
 
-async def test_a_turn_that_was_stopped_after_a_call_can_be_gone_on_with(store_url: str) -> None:
+async def test_a_turn_that_was_stopped_after_a_call_can_be_gone_on_with(world: World) -> None:
     model = ScriptedModel(Step.calls("look"), "I see.", by="request")
     Talker = configured(model, TurnConfig(max_steps=1), get_tools=lambda _: [look])
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        first = await a.save_messages("u1")
-        second = await a.continue_last_turn()
-        assert second.message.id == first.message.id
-        assert second.message.text == "I see."
-        assert len(await a.get_messages()) == 2
-        assert isinstance(model.requests[1].messages[-1], ModelRequest)
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    first = await a.save_messages("u1")
+    second = await a.continue_last_turn()
+    assert second.message.id == first.message.id
+    assert second.message.text == "I see."
+    assert len(await a.get_messages()) == 2
+    assert isinstance(model.requests[1].messages[-1], ModelRequest)
 
 
 async def test_a_condition_that_raises_is_an_error_of_the_turn(
@@ -137,7 +137,7 @@ async def test_before_turn_returning_nonsense_is_an_error_of_the_turn(
 
 
 @pytest.mark.invariant("C9")
-async def test_before_turn_that_raises_ends_its_turn_and_no_other(store_url: str) -> None:
+async def test_before_turn_that_raises_ends_its_turn_and_no_other(world: World) -> None:
     class Picky(Think):
         model = answering("Hello")
 
@@ -149,33 +149,33 @@ async def test_before_turn_that_raises_ends_its_turn_and_no_other(store_url: str
     def asked_of(context: Any) -> str:
         return str(context.messages[-1].parts[0].content)
 
-    async with hosting(Picky, url=store_url) as host:
-        a = host.get(Picky, "a")
-        turns = await asyncio.gather(*(a.save_messages(t) for t in ("one", "bad", "two")))
-        assert [turn.status for turn in turns] == ["completed", "error", "completed"]
-        assert [outcome for _, outcome in await inbox(host)] == ["completed", "error", "completed"]
-        assert "user: bad" in said(await a.get_messages())
+    host = await world.host(Picky)
+    a = host.get(Picky, "a")
+    turns = await asyncio.gather(*(a.save_messages(t) for t in ("one", "bad", "two")))
+    assert [turn.status for turn in turns] == ["completed", "error", "completed"]
+    assert [outcome for _, outcome in await inbox(host)] == ["completed", "error", "completed"]
+    assert "user: bad" in said(await a.get_messages())
 
 
-async def test_before_turn_is_told_what_there_is_to_know(store_url: str) -> None:
+async def test_before_turn_is_told_what_there_is_to_know(world: World) -> None:
     seen: list[Any] = []
 
     def note(context: Any) -> None:
         seen.append(context)
 
     Talker = configured(answering("Hello", " again"), note, get_tools=lambda _: [look, act])
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        first = await a.save_messages("u1", body={"n": 1})
-        second = await a.continue_last_turn()
-        one, two = seen
-        assert (one.request_id, one.message_id) == (first.request_id, first.message.id)
-        assert (one.origin, one.continuation, one.body) == ("save", False, {"n": 1})
-        assert (two.request_id, two.continuation) == (second.request_id, True)
-        assert two.message_id == first.message.id
-        assert set(one.tool_names) == {"look", "act"}
-        assert "look" in one.system
-        assert len(one.messages) == 1
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    first = await a.save_messages("u1", body={"n": 1})
+    second = await a.continue_last_turn()
+    one, two = seen
+    assert (one.request_id, one.message_id) == (first.request_id, first.message.id)
+    assert (one.origin, one.continuation, one.body) == ("save", False, {"n": 1})
+    assert (two.request_id, two.continuation) == (second.request_id, True)
+    assert two.message_id == first.message.id
+    assert set(one.tool_names) == {"look", "act"}
+    assert "look" in one.system
+    assert len(one.messages) == 1
 
 
 # --- what the model is given ---------------------------------------------------------------------
@@ -245,35 +245,38 @@ async def test_the_prompt_names_exactly_the_tools_that_are_offered(
 
 
 @pytest.mark.parametrize("where", ["the turn", "the step"])
-async def test_active_tools_that_do_not_exist_are_a_mistake(sqlite_url: str, where: str) -> None:
+async def test_active_tools_that_do_not_exist_are_a_mistake(
+    sqlite_world: World, where: str
+) -> None:
     names = ["act", "lok"]
     members: dict[str, Any] = {"get_tools": lambda _: [look, act]}
     if where == "the step":
         members["before_step"] = lambda *_: StepConfig(active_tools=names)
     config = TurnConfig(active_tools=names) if where == "the turn" else None
     Talker = configured(model := answering("Hello"), config, **members)
-    async with hosting(Talker, url=sqlite_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        (reason,) = await reasons(host)
+    host = await sqlite_world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    (reason,) = await reasons(host)
+    await sqlite_world.stop()
     assert turn.status == "error"
     assert "does not have: 'lok'. It has: act, look." in str(reason)
     assert model.requests == []
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "3"])
-async def test_a_turn_has_at_least_one_step(sqlite_url: str, most: Any) -> None:
+async def test_a_turn_has_at_least_one_step(sqlite_world: World, most: Any) -> None:
     with pytest.raises(ValueError, match="max_steps must be an int of at least 1"):
         TurnConfig(max_steps=most)
     Talker = talker(answering("Hello"), max_steps=most)
-    async with hosting(Talker, url=sqlite_url) as host:
-        with pytest.raises(ActivationFailed, match="max_steps must be an int of at least 1"):
-            await host.get(Talker, "a").get_messages()
+    host = await sqlite_world.host(Talker)
+    with pytest.raises(ActivationFailed, match="max_steps must be an int of at least 1"):
+        await host.get(Talker, "a").get_messages()
 
 
 @pytest.mark.parametrize("is_set_up", [True, False])
 @pytest.mark.parametrize("kind", ["reactive", "proactive", "off"])
 async def test_an_overflow_that_nothing_can_shorten_is_warned_of_at_the_start(
-    sqlite_url: str, kind: str, is_set_up: bool, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, kind: str, is_set_up: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     overflow = {
         "reactive": ContextOverflow(reactive=True),
@@ -284,30 +287,32 @@ async def test_an_overflow_that_nothing_can_shorten_is_warned_of_at_the_start(
     if is_set_up:
         members["configure_session"] = lambda _, session: session.on_compaction(lambda _: "short")
     Talker = talker(answering("Hello"), **members)
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
-        await host.get(Talker, "a").save_messages("u2")
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    await host.get(Talker, "a").save_messages("u2")
+    await sqlite_world.stop()
     warned = [record for record in caplog.records if "no compaction is set" in record.getMessage()]
     assert len(warned) == (0 if is_set_up or kind == "off" else 1)
 
 
-async def test_an_answer_that_is_continued_has_the_body_of_its_request(store_url: str) -> None:
+async def test_an_answer_that_is_continued_has_the_body_of_its_request(world: World) -> None:
     bodies: list[Any] = []
 
     def before_turn(self: Any, context: Any) -> None:
         bodies.append(dict(context.body))
 
     Talker = talker(answering("Hello"), before_turn=before_turn)
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1", body={"file": "a.py"})
-    async with hosting(Talker, url=store_url, life="2") as host:
-        a = host.get(Talker, "a")
-        await a.continue_last_turn()
-        await a.continue_last_turn()
-        await a.continue_last_turn(body={})
-        await a.continue_last_turn(body={"file": "b.py"})
-        await a.continue_last_turn()
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1", body={"file": "a.py"})
+    host = await world.next_life()
+    a = host.get(Talker, "a")
+    await a.continue_last_turn()
+    await a.continue_last_turn()
+    await a.continue_last_turn(body={})
+    await a.continue_last_turn(body={"file": "b.py"})
+    await a.continue_last_turn()
+    await world.stop()
     first, other = {"file": "a.py"}, {"file": "b.py"}
     assert bodies == [first, first, first, {}, other, other]
 
@@ -344,43 +349,43 @@ async def test_the_prompt_is_the_default_the_class_s_or_the_turn_s(store_url: st
     assert model.requests[0].instructions == "Only this."
 
 
-async def test_messages_of_a_turn_replace_the_conversation_for_it_alone(store_url: str) -> None:
+async def test_messages_of_a_turn_replace_the_conversation_for_it_alone(world: World) -> None:
     def config(context: Any) -> Any:
         if context.body.get("alone"):
             return TurnConfig(messages=[ModelRequest.user_text_prompt("only this")])
         return None
 
     Talker = configured(model := answering("Hello"), config)
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        await a.save_messages("u2", body={"alone": True})
-        await a.save_messages("u3")
-        assert [asked(request) for request in model.requests] == [
-            ["u1"],
-            ["only this"],
-            ["u1", "u2", "u3"],
-        ]
-        assert len(await a.get_messages()) == 6
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    await a.save_messages("u2", body={"alone": True})
+    await a.save_messages("u3")
+    assert [asked(request) for request in model.requests] == [
+        ["u1"],
+        ["only this"],
+        ["u1", "u2", "u3"],
+    ]
+    assert len(await a.get_messages()) == 6
 
 
 @pytest.mark.invariant("H3")
-async def test_a_request_never_ends_with_the_model_s_own_words(store_url: str) -> None:
+async def test_a_request_never_ends_with_the_model_s_own_words(world: World) -> None:
     Talker = talker(model := answering("Hello"))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        await a.continue_last_turn()
-        greeting = {"role": "assistant", "parts": [{"type": "text", "text": "Anything else?"}]}
-        await a.add_messages(greeting)
-        await a.continue_last_turn()
-        await a.save_messages([greeting])
-        assert len(model.requests) == 4
-        for request in model.requests:
-            assert isinstance(request.messages[-1], ModelRequest)
-        texts = " ".join(said(await a.get_messages()))
-        assert "interrupted" not in texts
-        assert "Continue" not in texts
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    await a.continue_last_turn()
+    greeting = {"role": "assistant", "parts": [{"type": "text", "text": "Anything else?"}]}
+    await a.add_messages(greeting)
+    await a.continue_last_turn()
+    await a.save_messages([greeting])
+    assert len(model.requests) == 4
+    for request in model.requests:
+        assert isinstance(request.messages[-1], ModelRequest)
+    texts = " ".join(said(await a.get_messages()))
+    assert "interrupted" not in texts
+    assert "Continue" not in texts
 
 
 @pytest.mark.parametrize(
@@ -388,16 +393,16 @@ async def test_a_request_never_ends_with_the_model_s_own_words(store_url: str) -
     [(True, None, True), (False, None, False), (True, False, False), (False, True, True)],
 )
 async def test_reasoning_is_shown_or_not(
-    sqlite_url: str, of_class: bool, of_turn: bool | None, shown: bool
+    sqlite_world: World, of_class: bool, of_turn: bool | None, shown: bool
 ) -> None:
     model = ScriptedModel(Step.reasoning("Let me think.") + "Hello")
     Talker = configured(model, TurnConfig(send_reasoning=of_turn), send_reasoning=of_class)
-    async with hosting(Talker, url=sqlite_url) as host:
-        chunks = [chunk["type"] async for chunk in host.get(Talker, "a").stream("u1")]
-        assert ("reasoning-delta" in chunks) == shown
-        answer = (await host.get(Talker, "a").get_messages())[1]
-        assert answer.text == "Hello"
-        assert ("reasoning" in [part["type"] for part in answer.parts]) == shown
+    host = await sqlite_world.host(Talker)
+    chunks = [chunk["type"] async for chunk in host.get(Talker, "a").stream("u1")]
+    assert ("reasoning-delta" in chunks) == shown
+    answer = (await host.get(Talker, "a").get_messages())[1]
+    assert answer.text == "Hello"
+    assert ("reasoning" in [part["type"] for part in answer.parts]) == shown
 
 
 # --- answers of a type ---------------------------------------------------------------------------
@@ -437,18 +442,18 @@ async def test_an_answer_of_a_type_is_given_as_one(
 
 @pytest.mark.parametrize("text", ["Rome", "{}", '{"name": 5}', "", '{"name": "Rome"'])
 async def test_an_answer_that_is_not_of_the_type_is_an_error_and_is_kept(
-    store_url: str, text: str
+    world: World, text: str
 ) -> None:
     Talker = configured(answering(Step.text(chunks=[text or " "])), TurnConfig(output=City))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        turn = await a.save_messages("u1")
-        assert (turn.status, turn.output) == ("error", None)
-        assert "the answer is not a City" in (await reasons(host))[0]
-        assert (await a.get_messages())[0].text == "u1"
-        if text:
-            assert (await a.get_messages())[1].text == text
-        assert (await a.save_messages("u2")).status == "error"
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    turn = await a.save_messages("u1")
+    assert (turn.status, turn.output) == ("error", None)
+    assert "the answer is not a City" in (await reasons(host))[0]
+    assert (await a.get_messages())[0].text == "u1"
+    if text:
+        assert (await a.get_messages())[1].text == text
+    assert (await a.save_messages("u2")).status == "error"
 
 
 async def test_an_answer_of_a_type_may_come_after_tools(store_url: str) -> None:

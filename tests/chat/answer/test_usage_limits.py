@@ -11,7 +11,7 @@ from pydantic_ai.usage import UsageLimits
 
 from outlast import Think, TurnConfig, tool
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World
 
 
 @tool(effect="read")
@@ -43,22 +43,22 @@ def looking(**members: Any) -> type[Think]:
 )
 @pytest.mark.parametrize("where", ["class", "turn"])
 async def test_a_turn_that_spends_too_much_ends(
-    sqlite_url: str, limits: UsageLimits, where: str
+    sqlite_world: World, limits: UsageLimits, where: str
 ) -> None:
     def before_turn(self: Any, context: Any) -> TurnConfig:
         return TurnConfig(usage_limits=limits)
 
     members: dict[str, Any] = {"before_turn": before_turn}
     agent_class = looking(**({"usage_limits": limits} if where == "class" else members))
-    async with hosting(agent_class, url=sqlite_url) as host:
-        turn = await host.get(agent_class, "a").save_messages("look")
-        assert turn.status == "error"
-        assert "limit" in ((await reasons(host))[0] or "")
-        assert len(agent_class.model.requests) <= 6  # type: ignore[union-attr]
+    host = await sqlite_world.host(agent_class)
+    turn = await host.get(agent_class, "a").save_messages("look")
+    assert turn.status == "error"
+    assert "limit" in ((await reasons(host))[0] or "")
+    assert len(agent_class.model.requests) <= 6  # type: ignore[union-attr]
 
 
 @pytest.mark.virtual_time
-async def test_what_was_spent_before_an_interruption_counts(sqlite_url: str) -> None:
+async def test_what_was_spent_before_an_interruption_counts(sqlite_world: World) -> None:
     def answer(messages: Any) -> Step:
         if len(messages) >= 7:
             return Step.text("Wait. ") + Step.stalls(1000)
@@ -67,15 +67,16 @@ async def test_what_was_spent_before_an_interruption_counts(sqlite_url: str) -> 
     agent_class = looking(
         usage_limits=UsageLimits(request_limit=6), model=ScriptedModel.answering(answer)
     )
-    async with hosting(agent_class, url=sqlite_url, shutdown_timeout=0) as host:
-        await host.get(agent_class, "a").submit_messages("look")
-        await asyncio.sleep(10)
+    host = await sqlite_world.host(agent_class, shutdown_timeout=0)
+    await host.get(agent_class, "a").submit_messages("look")
+    await asyncio.sleep(10)
+    await sqlite_world.stop()
     before = len(agent_class.model.requests)  # type: ignore[union-attr]
     assert before == 4
     agent_class.model = looking().model
-    async with hosting(agent_class, url=sqlite_url, life="2") as host:
-        await host.until_settled()
-        [entry] = await host.get(agent_class, "a").list_submissions()
-        assert entry.status == "error"
-        assert "limit" in ((await reasons(host))[0] or "")
-        assert len(agent_class.model.requests) == 6 - before  # type: ignore[union-attr]
+    host = await sqlite_world.next_life()
+    await host.until_settled()
+    [entry] = await host.get(agent_class, "a").list_submissions()
+    assert entry.status == "error"
+    assert "limit" in ((await reasons(host))[0] or "")
+    assert len(agent_class.model.requests) == 6 - before  # type: ignore[union-attr]

@@ -20,7 +20,7 @@ from outlast import (
 from outlast.chat.types.events import ContextCompacted
 from outlast.core.events import Event
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World
 
 TOO_LONG = ModelHTTPError(400, "m", {"error": {"message": "prompt is too long: 9 > 5 maximum"}})
 
@@ -76,57 +76,57 @@ async def talk(agent: Any, times: int) -> list[Any]:
 
 
 @pytest.mark.invariant("N1", "N2")
-async def test_a_conversation_that_is_too_long_is_shortened_and_asked_again(store_url: str) -> None:
+async def test_a_conversation_that_is_too_long_is_shortened_and_asked_again(world: World) -> None:
     agent_class = wordy()
-    async with hosting(agent_class, url=store_url) as host:
-        events = heard(host)
-        agent = host.get(agent_class, "a")
-        turns = await talk(agent, 6)
-        assert [turn.status for turn in turns] == ["completed"] * 6
-        assert events
-        assert all(event.reason == "reactive" and event.shortened for event in events)
-        assert len(await agent.get_messages()) == 12, "what is stored stays whole"
-        last = texts(agent_class.model.requests[-1].messages)
-        assert last[0].startswith("Summary of the conversation so far:")
-        assert last[-1] == "question 5"
-    async with hosting(agent_class, url=store_url, life="2") as host:
-        await host.get(agent_class, "a").get_messages()
-        agent_class.summaries.clear()
-        assert (await host.get(agent_class, "a").save_messages("more")).status == "completed"
+    host = await world.host(agent_class)
+    events = heard(host)
+    agent = host.get(agent_class, "a")
+    turns = await talk(agent, 6)
+    assert [turn.status for turn in turns] == ["completed"] * 6
+    assert events
+    assert all(event.reason == "reactive" and event.shortened for event in events)
+    assert len(await agent.get_messages()) == 12, "what is stored stays whole"
+    last = texts(agent_class.model.requests[-1].messages)
+    assert last[0].startswith("Summary of the conversation so far:")
+    assert last[-1] == "question 5"
+    host = await world.next_life()
+    await host.get(agent_class, "a").get_messages()
+    agent_class.summaries.clear()
+    assert (await host.get(agent_class, "a").save_messages("more")).status == "completed"
 
 
 @pytest.mark.invariant("N6")
 @pytest.mark.parametrize("door", ["save", "submit", "chat", "continue", "regenerate"])
-async def test_it_is_done_at_every_door(sqlite_url: str, door: str) -> None:
+async def test_it_is_done_at_every_door(sqlite_world: World, door: str) -> None:
     agent_class = wordy()
-    async with hosting(agent_class, url=sqlite_url) as host:
-        agent = host.get(agent_class, "a")
-        await talk(agent, 3)
-        agent_class.summaries.clear()
-        Wordy.most = 6 if door == "continue" else 4
-        try:
-            match door:
-                case "save":
-                    await agent.save_messages("more")
-                case "submit":
-                    await agent.submit_messages("more")
-                case "chat":
-                    await agent.run_turn("more", mode="wait")
-                case "continue":
-                    await agent.continue_last_turn()
-                case _:
-                    await agent.regenerate()
-            await host.until_settled()
-        finally:
-            Wordy.most = 6
-        assert agent_class.summaries, "it was shortened"
-        assert (await agent.get_messages())[-1].role == "assistant"
+    host = await sqlite_world.host(agent_class)
+    agent = host.get(agent_class, "a")
+    await talk(agent, 3)
+    agent_class.summaries.clear()
+    Wordy.most = 6 if door == "continue" else 4
+    try:
+        match door:
+            case "save":
+                await agent.save_messages("more")
+            case "submit":
+                await agent.submit_messages("more")
+            case "chat":
+                await agent.run_turn("more", mode="wait")
+            case "continue":
+                await agent.continue_last_turn()
+            case _:
+                await agent.regenerate()
+        await host.until_settled()
+    finally:
+        Wordy.most = 6
+    assert agent_class.summaries, "it was shortened"
+    assert (await agent.get_messages())[-1].role == "assistant"
 
 
 @pytest.mark.invariant("N1")
 @pytest.mark.parametrize("summary", [None, "x" * 10_000], ids=["none", "longer than before"])
 async def test_what_does_not_get_shorter_ends_as_an_error(
-    sqlite_url: str, summary: str | None
+    sqlite_world: World, summary: str | None
 ) -> None:
     class Stubborn(Wordy):
         def configure_session(self, session: Session) -> Session:
@@ -143,25 +143,25 @@ async def test_what_does_not_get_shorter_ends_as_an_error(
         on_chat_error=on_chat_error,
         classify_chat_error=default_context_overflow_classifier,
     )
-    async with hosting(agent_class, url=sqlite_url) as host:
-        turns = await talk(host.get(agent_class, "a"), 4)
-        assert turns[-1].status == "error"
-        assert classified == ["context_overflow"]
-        asked = list(agent_class.model.requests)
-        assert len(asked) == 4, "nobody asks again in vain"
+    host = await sqlite_world.host(agent_class)
+    turns = await talk(host.get(agent_class, "a"), 4)
+    assert turns[-1].status == "error"
+    assert classified == ["context_overflow"]
+    asked = list(agent_class.model.requests)
+    assert len(asked) == 4, "nobody asks again in vain"
 
 
-async def test_what_is_too_long_by_itself_says_so(sqlite_url: str) -> None:
+async def test_what_is_too_long_by_itself_says_so(sqlite_world: World) -> None:
     agent_class = wordy(lambda messages: Step.fails(TOO_LONG))
-    async with hosting(agent_class, url=sqlite_url) as host:
-        turn = await host.get(agent_class, "a").save_messages("question")
-        assert turn.status == "error"
-        assert turn.error == "The conversation is too long for the model."
-        assert "nothing left to shorten" in ((await reasons(host))[0] or "")
+    host = await sqlite_world.host(agent_class)
+    turn = await host.get(agent_class, "a").save_messages("question")
+    assert turn.status == "error"
+    assert turn.error == "The conversation is too long for the model."
+    assert "nothing left to shorten" in ((await reasons(host))[0] or "")
 
 
 @pytest.mark.invariant("I8", "N2")
-async def test_what_tools_have_done_is_not_done_again(sqlite_url: str) -> None:
+async def test_what_tools_have_done_is_not_done_again(sqlite_world: World) -> None:
     paid: list[int] = []
 
     @tool
@@ -181,17 +181,17 @@ async def test_what_tools_have_done_is_not_done_again(sqlite_url: str) -> None:
         return Step.text("fine")
 
     agent_class = wordy(answer, get_tools=lambda self: [pay])
-    async with hosting(agent_class, url=sqlite_url) as host:
-        agent = host.get(agent_class, "a")
-        await talk(agent, 3)
-        turn = await agent.save_messages("pay it")
-        assert (turn.status, turn.message.text) == ("completed", "I pay. All paid.")
-        assert paid == [5]
-        assert len(await agent.get_messages()) == 8
+    host = await sqlite_world.host(agent_class)
+    agent = host.get(agent_class, "a")
+    await talk(agent, 3)
+    turn = await agent.save_messages("pay it")
+    assert (turn.status, turn.message.text) == ("completed", "I pay. All paid.")
+    assert paid == [5]
+    assert len(await agent.get_messages()) == 8
 
 
 @pytest.mark.invariant("N4")
-async def test_the_conversation_is_shortened_before_it_is_too_long(sqlite_url: str) -> None:
+async def test_the_conversation_is_shortened_before_it_is_too_long(sqlite_world: World) -> None:
     @tool(effect="read")
     async def look(n: int) -> str:
         """Look."""
@@ -208,32 +208,32 @@ async def test_the_conversation_is_shortened_before_it_is_too_long(sqlite_url: s
     agent_class = wordy(
         answer, get_tools=lambda self: [look], context_overflow=ContextOverflow(proactive=near)
     )
-    async with hosting(agent_class, url=sqlite_url) as host:
-        events = heard(host)
-        agent = host.get(agent_class, "a")
-        await talk(agent, 3)
-        turn = await agent.save_messages("look around")
-        assert turn.status == "completed", turn.error
-        assert [(event.reason, event.shortened) for event in events] == [("proactive", True)]
-        last = texts(agent_class.model.requests[-1].messages)
-        assert [each for each in last if each.startswith("seen")] == ["seen 0", "seen 1", "seen 2"]
-        assert last[0].startswith("Summary of the conversation")
+    host = await sqlite_world.host(agent_class)
+    events = heard(host)
+    agent = host.get(agent_class, "a")
+    await talk(agent, 3)
+    turn = await agent.save_messages("look around")
+    assert turn.status == "completed", turn.error
+    assert [(event.reason, event.shortened) for event in events] == [("proactive", True)]
+    last = texts(agent_class.model.requests[-1].messages)
+    assert [each for each in last if each.startswith("seen")] == ["seen 0", "seen 1", "seen 2"]
+    assert last[0].startswith("Summary of the conversation")
 
 
 @pytest.mark.invariant("N7")
-async def test_a_classifier_that_raises_is_no_overflow(sqlite_url: str) -> None:
+async def test_a_classifier_that_raises_is_no_overflow(sqlite_world: World) -> None:
     def classify(self: Any, error: Exception, context: Any) -> Any:
         raise ValueError("no idea")
 
     agent_class = wordy(classify_chat_error=classify)
-    async with hosting(agent_class, url=sqlite_url) as host:
-        turns = await talk(host.get(agent_class, "a"), 4)
-        assert [turn.status for turn in turns] == ["completed"] * 3 + ["error"]
-        assert agent_class.summaries == []
+    host = await sqlite_world.host(agent_class)
+    turns = await talk(host.get(agent_class, "a"), 4)
+    assert [turn.status for turn in turns] == ["completed"] * 3 + ["error"]
+    assert agent_class.summaries == []
 
 
 @pytest.mark.invariant("N8")
-async def test_a_compaction_that_raises_loses_nothing(sqlite_url: str) -> None:
+async def test_a_compaction_that_raises_loses_nothing(sqlite_world: World) -> None:
     def configure(self: Any, session: Session) -> Session:
         def raising(messages: Any) -> str:
             raise ValueError("no idea")
@@ -241,15 +241,15 @@ async def test_a_compaction_that_raises_loses_nothing(sqlite_url: str) -> None:
         return session.on_compaction(raising)
 
     agent_class = wordy(configure_session=configure)
-    async with hosting(agent_class, url=sqlite_url) as host:
-        agent = host.get(agent_class, "a")
-        turns = await talk(agent, 4)
-        assert turns[-1].status == "error"
-        assert [each.text for each in await agent.get_messages()][-1] == "question 3"
+    host = await sqlite_world.host(agent_class)
+    agent = host.get(agent_class, "a")
+    turns = await talk(agent, 4)
+    assert turns[-1].status == "error"
+    assert [each.text for each in await agent.get_messages()][-1] == "question 3"
 
 
 @pytest.mark.invariant("N5")
-async def test_a_cancel_while_it_is_shortened_stops_it(sqlite_url: str) -> None:
+async def test_a_cancel_while_it_is_shortened_stops_it(sqlite_world: World) -> None:
     async def before_turn(self: Any, context: Any) -> TurnConfig | None:
         self.request = context.request_id
         return None
@@ -262,7 +262,7 @@ async def test_a_cancel_while_it_is_shortened_stops_it(sqlite_url: str) -> None:
         return session.on_compaction(cancelling)
 
     agent_class = wordy(configure_session=configure, before_turn=before_turn)
-    async with hosting(agent_class, url=sqlite_url) as host:
-        turns = await talk(host.get(agent_class, "a"), 4)
-        assert turns[-1].status == "aborted"
-        assert len(agent_class.model.requests) == 4
+    host = await sqlite_world.host(agent_class)
+    turns = await talk(host.get(agent_class, "a"), 4)
+    assert turns[-1].status == "aborted"
+    assert len(agent_class.model.requests) == 4

@@ -25,7 +25,7 @@ from outlast import HydrationContext, Message
 from outlast.chat.context.hydration import joined
 from outlast.chat.message.repair import WENT_ON
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -60,24 +60,25 @@ def hydrating(model: Any, database: Database, **members: Any) -> type[Any]:
     return talker(model, hydrate_messages=hydrate_messages, **members)
 
 
-async def test_the_model_is_shown_what_the_application_has(store_url: str) -> None:
+async def test_the_model_is_shown_what_the_application_has(world: World) -> None:
     database = Database(
         user("x", "from the database"), {**user("y", "an answer"), "role": "assistant"}
     )
     Talker = hydrating(model := answering("one", "two"), database)
-    async with hosting(Talker, url=store_url) as host:
-        agent = host.get(Talker, "a")
-        await agent.save_messages("u1", body={"user": 7})
-        assert asked(model) == ["from the database", "u1"]
-        database.messages = [user("z", "something else")]
-        await agent.save_messages("u2")
-        assert asked(model) == ["something else", "u2"], "what was said before is the application's"
-        assert await transcript(host) == [
-            "user: u1",
-            "assistant: one",
-            "user: u2",
-            "assistant: two",
-        ]
+    host = await world.host(Talker)
+    agent = host.get(Talker, "a")
+    await agent.save_messages("u1", body={"user": 7})
+    assert asked(model) == ["from the database", "u1"]
+    database.messages = [user("z", "something else")]
+    await agent.save_messages("u2")
+    assert asked(model) == ["something else", "u2"], "what was said before is the application's"
+    assert await transcript(host) == [
+        "user: u1",
+        "assistant: one",
+        "user: u2",
+        "assistant: two",
+    ]
+    await world.stop()
     first, second = database.contexts
     assert (first.trigger, first.attempt, dict(first.body)) == ("message", 1, {"user": 7})
     assert [message.text for message in first.incoming] == ["u1"]
@@ -86,23 +87,25 @@ async def test_the_model_is_shown_what_the_application_has(store_url: str) -> No
     check_requests(model)
 
 
-async def test_what_it_has_stored_already_is_not_there_twice(sqlite_url: str) -> None:
+async def test_what_it_has_stored_already_is_not_there_twice(sqlite_world: World) -> None:
     model = answering("one")
 
     async def hydrate_messages(self: Any, context: HydrationContext) -> list[Message]:
         return [Message(user("x", "before")), *context.incoming]
 
     Talker = talker(model, hydrate_messages=hydrate_messages)
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    await sqlite_world.stop()
     assert asked(model) == ["before", "u1"]
 
 
-async def test_none_is_what_is_stored_here(sqlite_url: str) -> None:
+async def test_none_is_what_is_stored_here(sqlite_world: World) -> None:
     Talker = talker(model := answering("one", "two"), hydrate_messages=lambda self, context: None)
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
-        await host.get(Talker, "a").save_messages("u2")
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    await host.get(Talker, "a").save_messages("u2")
+    await sqlite_world.stop()
     assert asked(model) == ["u1", "u2"]
 
 
@@ -115,7 +118,7 @@ async def test_none_is_what_is_stored_here(sqlite_url: str) -> None:
     ],
 )
 async def test_what_makes_no_sense_is_an_error_of_the_turn(
-    sqlite_url: str, wrong: Any, why: str
+    sqlite_world: World, wrong: Any, why: str
 ) -> None:
     errors: list[str] = []
 
@@ -125,10 +128,11 @@ async def test_what_makes_no_sense_is_an_error_of_the_turn(
 
     members: dict[str, Any] = {"hydrate_messages": lambda self, context: wrong()}
     Talker = talker(model := answering("one"), on_chat_error=on_chat_error, **members)
-    async with hosting(Talker, url=sqlite_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert turn.status == "error"
-        assert await transcript(host) == ["user: u1"], "what was accepted is kept"
+    host = await sqlite_world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert turn.status == "error"
+    assert await transcript(host) == ["user: u1"], "what was accepted is kept"
+    await sqlite_world.stop()
     assert why in errors[0]
     assert model.requests == []
 
@@ -155,17 +159,18 @@ async def test_an_interrupted_turn_goes_on_with_what_the_application_has(store_u
     check_requests(model)
 
 
-async def test_an_answer_of_the_client_is_taken_over(store_url: str) -> None:
+async def test_an_answer_of_the_client_is_taken_over(world: World) -> None:
     database = Database()
     Talker = hydrating(model := ScriptedModel(Step.call("pick", {}, id="c1"), "picked"), database)
-    async with hosting(Talker, url=store_url) as host:
-        agent = host.get(Talker, "a")
-        turn = await agent.save_messages("u1", client_tools=[PICK])
-        # The application has stored the answer as it was then: its call was open.
-        database.messages = [user("x", "u1"), turn.message.raw]
-        assert await agent.add_tool_output("c1", "red")
-        await asyncio.sleep(1)
-        assert await transcript(host) == ["user: u1", "assistant: picked"]
+    host = await world.host(Talker)
+    agent = host.get(Talker, "a")
+    turn = await agent.save_messages("u1", client_tools=[PICK])
+    # The application has stored the answer as it was then: its call was open.
+    database.messages = [user("x", "u1"), turn.message.raw]
+    assert await agent.add_tool_output("c1", "red")
+    await asyncio.sleep(1)
+    assert await transcript(host) == ["user: u1", "assistant: picked"]
+    await world.stop()
     assert "red" in str(model.requests[-1].messages)
     check_requests(model)
 

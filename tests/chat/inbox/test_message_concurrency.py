@@ -23,7 +23,7 @@ from outlast.chat.admission import Admission
 from outlast.chat.inbox.concurrency import policy_of
 from outlast.chat.inbox.inbox import Inbox, Request
 from outlast.testing import Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -64,21 +64,21 @@ TABLE: list[tuple[Any, list[str], list[str]]] = [
 @pytest.mark.invariant("D3")
 @pytest.mark.parametrize(("policy", "stored", "answered"), TABLE, ids=[str(p) for p, *_ in TABLE])
 async def test_messages_that_arrive_during_a_turn(
-    store_url: str, policy: Any, stored: list[str], answered: list[str]
+    world: World, policy: Any, stored: list[str], answered: list[str]
 ) -> None:
     Talker = talker(model := answering(SLOW))
-    async with hosting(Talker, url=store_url) as host:
-        await send(host, Talker, "u0", policy)
-        await asyncio.sleep(1)
-        found = [await send(host, Talker, f"u{n}", policy) for n in (1, 2, 3)]
-        assert all((entry is None) == (policy == "drop") for entry, _ in found)
-        await host.until_settled()
-        assert said(await host.get(Talker, "a").get_messages()) == stored
-        assert [asked(request)[-1] for request in model.requests] == answered
-        outcomes = [outcome for _, outcome in await inbox(host)]
-        assert outcomes.count("completed") == len(answered)
-        assert set(outcomes) <= {"completed", "skipped"}
-        assert leftovers(agent_of(host, Talker)) == {}
+    host = await world.host(Talker)
+    await send(host, Talker, "u0", policy)
+    await asyncio.sleep(1)
+    found = [await send(host, Talker, f"u{n}", policy) for n in (1, 2, 3)]
+    assert all((entry is None) == (policy == "drop") for entry, _ in found)
+    await host.until_settled()
+    assert said(await host.get(Talker, "a").get_messages()) == stored
+    assert [asked(request)[-1] for request in model.requests] == answered
+    outcomes = [outcome for _, outcome in await inbox(host)]
+    assert outcomes.count("completed") == len(answered)
+    assert set(outcomes) <= {"completed", "skipped"}
+    assert leftovers(agent_of(host, Talker)) == {}
 
 
 @pytest.mark.invariant("D2", "D3")
@@ -105,24 +105,24 @@ async def test_messages_of_the_same_moment_overlap_from_their_acceptance_on(
 @pytest.mark.invariant("D2")
 @pytest.mark.parametrize("policy", ["latest", "merge"])
 async def test_a_message_that_is_still_being_accepted_overlaps_already(
-    store_url: str, policy: str
+    world: World, policy: str
 ) -> None:
     Talker = talker(model := answering(SLOW))
-    async with hosting(Talker, url=store_url) as host:
-        await host.get(Talker, "a").get_messages()
-        inbox_of = parts_of(agent_of(host, Talker))[Inbox]
-        existing = inbox_of.existing
+    host = await world.host(Talker)
+    await host.get(Talker, "a").get_messages()
+    inbox_of = parts_of(agent_of(host, Talker))[Inbox]
+    existing = inbox_of.existing
 
-        async def slowly(id: str | None, key: str | None) -> Any:
-            if id == "id of u1":
-                await asyncio.sleep(0.5)
-            return await existing(id, key)
+    async def slowly(id: str | None, key: str | None) -> Any:
+        if id == "id of u1":
+            await asyncio.sleep(0.5)
+        return await existing(id, key)
 
-        inbox_of.existing = slowly
-        await asyncio.gather(*(send(host, Talker, f"u{n}", policy) for n in range(2)))
-        await host.until_settled()
-        assert said(await host.get(Talker, "a").get_messages()) == [*users(2), *TWO]
-        assert len(model.requests) == 1
+    inbox_of.existing = slowly
+    await asyncio.gather(*(send(host, Talker, f"u{n}", policy) for n in range(2)))
+    await host.until_settled()
+    assert said(await host.get(Talker, "a").get_messages()) == [*users(2), *TWO]
+    assert len(model.requests) == 1
 
 
 @pytest.mark.invariant("D3")
@@ -137,118 +137,119 @@ async def test_a_message_that_is_still_being_accepted_overlaps_already(
     ids=str,
 )
 async def test_policies_hold_across_a_restart(
-    store_url: str, policy: Any, lines: list[str], calls: list[str]
+    world: World, policy: Any, lines: list[str], calls: list[str]
 ) -> None:
     Talker = talker(model := answering(Step.text("par ", delay=1) + Step.stalls()))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await send(host, Talker, "u0", "queue")
-        await asyncio.sleep(2)
-        await send(host, Talker, "u1", policy)
-        await send(host, Talker, "u2", policy)
+    host = await world.host(Talker, shutdown_timeout=0)
+    await send(host, Talker, "u0", "queue")
+    await asyncio.sleep(2)
+    await send(host, Talker, "u1", policy)
+    await send(host, Talker, "u2", policy)
+    await world.stop()
     model.requests.clear()
     model.answers[:] = [SLOW]
-    async with hosting(Talker, url=store_url, life="2") as host:
-        await send(host, Talker, "u3", policy)
-        await host.until_settled()
-        stored = said(await host.get(Talker, "a").get_messages())
-        assert stored[:2] == ["user: u0", "assistant: par "]
-        if policy in ("latest", "merge"):  # the boot may have begun with those that waited
-            assert [line for line in stored if line.startswith("user")] == users(4)
-            assert asked(model.requests[-1])[-1] == "u3"
-            assert len(model.requests) <= 2
-        else:
-            assert stored[2:] == lines
-            assert [asked(request)[-1] for request in model.requests] == calls
+    host = await world.next_life()
+    await send(host, Talker, "u3", policy)
+    await host.until_settled()
+    stored = said(await host.get(Talker, "a").get_messages())
+    assert stored[:2] == ["user: u0", "assistant: par "]
+    if policy in ("latest", "merge"):  # the boot may have begun with those that waited
+        assert [line for line in stored if line.startswith("user")] == users(4)
+        assert asked(model.requests[-1])[-1] == "u3"
+        assert len(model.requests) <= 2
+    else:
+        assert stored[2:] == lines
+        assert [asked(request)[-1] for request in model.requests] == calls
 
 
 async def test_a_debounced_message_is_answered_when_nothing_has_come_for_so_long(
-    store_url: str,
+    world: World,
 ) -> None:
     Talker = talker(model := answering("Hello"))
-    async with hosting(Talker, url=store_url) as host:
-        for n in range(5):
-            await send(host, Talker, f"u{n}", Debounce(2))
-            await asyncio.sleep(1.5)
-            assert model.requests == []
-        await asyncio.sleep(0.6)
-        assert len(model.requests) == 1
-        await host.until_settled()
-        assert said(await host.get(Talker, "a").get_messages()) == [*users(5), "assistant: Hello"]
-        await send(host, Talker, "u5", Debounce(2))
-        await host.until_settled()
-        assert len(model.requests) == 2
+    host = await world.host(Talker)
+    for n in range(5):
+        await send(host, Talker, f"u{n}", Debounce(2))
+        await asyncio.sleep(1.5)
+        assert model.requests == []
+    await asyncio.sleep(0.6)
+    assert len(model.requests) == 1
+    await host.until_settled()
+    assert said(await host.get(Talker, "a").get_messages()) == [*users(5), "assistant: Hello"]
+    await send(host, Talker, "u5", Debounce(2))
+    await host.until_settled()
+    assert len(model.requests) == 2
 
 
-async def test_what_is_said_by_code_is_never_superseded(store_url: str) -> None:
+async def test_what_is_said_by_code_is_never_superseded(world: World) -> None:
     Talker = talker(model := answering(SLOW))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await send(host, Talker, "u0", "latest")
-        await until_running(host, Talker)
-        await a.submit_messages("code 1")
-        await send(host, Talker, "u1", "latest")
-        await a.submit_messages("code 2")
-        await send(host, Talker, "u2", "latest")
-        await host.until_settled()
-        assert [asked(request)[-1] for request in model.requests] == [
-            "u0",
-            "code 1",
-            "code 2",
-            "u2",
-        ]
-        assert said(await a.get_messages())[4:6] == ["user: u1", "user: code 2"]
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await send(host, Talker, "u0", "latest")
+    await until_running(host, Talker)
+    await a.submit_messages("code 1")
+    await send(host, Talker, "u1", "latest")
+    await a.submit_messages("code 2")
+    await send(host, Talker, "u2", "latest")
+    await host.until_settled()
+    assert [asked(request)[-1] for request in model.requests] == [
+        "u0",
+        "code 1",
+        "code 2",
+        "u2",
+    ]
+    assert said(await a.get_messages())[4:6] == ["user: u1", "user: code 2"]
 
 
 @pytest.mark.invariant("C2")
 @pytest.mark.parametrize("policy", ["queue", "latest", "merge", "drop", Debounce(1)], ids=str)
 async def test_a_message_sent_again_is_the_first_one_whatever_the_policy(
-    store_url: str, policy: Any
+    world: World, policy: Any
 ) -> None:
     Talker = talker(model := answering(SLOW))
-    async with hosting(Talker, url=store_url) as host:
-        first, accepted = await send(host, Talker, "u0", policy)
-        await asyncio.sleep(1.5)
-        again, accepted_again = await send(host, Talker, "u0", policy)
-        assert (first.id, accepted, accepted_again) == (again.id, True, False)
-        await host.until_settled()
-        late, _ = await send(host, Talker, "u0", policy)
-        assert late.outcome == "completed"
-        assert len(model.requests) == 1
-        assert said(await host.get(Talker, "a").get_messages()) == ["user: u0", *TWO]
+    host = await world.host(Talker)
+    first, accepted = await send(host, Talker, "u0", policy)
+    await asyncio.sleep(1.5)
+    again, accepted_again = await send(host, Talker, "u0", policy)
+    assert (first.id, accepted, accepted_again) == (again.id, True, False)
+    await host.until_settled()
+    late, _ = await send(host, Talker, "u0", policy)
+    assert late.outcome == "completed"
+    assert len(model.requests) == 1
+    assert said(await host.get(Talker, "a").get_messages()) == ["user: u0", *TWO]
 
 
-async def test_dropping_ends_with_the_turn(store_url: str) -> None:
+async def test_dropping_ends_with_the_turn(world: World) -> None:
     Talker = talker(model := answering(SLOW))
-    async with hosting(Talker, url=store_url) as host:
-        for n in range(3):
-            assert (await send(host, Talker, f"u{n}", "drop"))[1]
-            assert (await send(host, Talker, "dropped", "drop")) == (None, False)
-            await host.until_settled()
-        assert len(model.requests) == 3
-        assert "user: dropped" not in said(await host.get(Talker, "a").get_messages())
+    host = await world.host(Talker)
+    for n in range(3):
+        assert (await send(host, Talker, f"u{n}", "drop"))[1]
+        assert (await send(host, Talker, "dropped", "drop")) == (None, False)
+        await host.until_settled()
+    assert len(model.requests) == 3
+    assert "user: dropped" not in said(await host.get(Talker, "a").get_messages())
 
 
 @pytest.mark.invariant("D4")
 @pytest.mark.parametrize("way", ["clear", "reset", "cancel"])
-async def test_a_debounce_that_is_over_holds_up_nothing(store_url: str, way: str) -> None:
+async def test_a_debounce_that_is_over_holds_up_nothing(world: World, way: str) -> None:
     Talker = talker(model := answering("Hello"))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        entry, _ = await send(host, Talker, "u0", Debounce(3600))
-        await asyncio.sleep(5)
-        if way == "clear":
-            await a.clear_messages()
-        elif way == "reset":
-            await a.reset_turns()
-        else:
-            assert await a.cancel_chat(entry.id)
-        begun = asyncio.get_running_loop().time()
-        assert (await a.save_messages("u1")).status == "completed"
-        assert asyncio.get_running_loop().time() - begun < 1
-        await asyncio.sleep(7200)
-        kept = [] if way == "clear" else ["user: u0"]
-        assert said(await a.get_messages()) == [*kept, "user: u1", "assistant: Hello"]
-        assert len(model.requests) == 1
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    entry, _ = await send(host, Talker, "u0", Debounce(3600))
+    await asyncio.sleep(5)
+    if way == "clear":
+        await a.clear_messages()
+    elif way == "reset":
+        await a.reset_turns()
+    else:
+        assert await a.cancel_chat(entry.id)
+    begun = asyncio.get_running_loop().time()
+    assert (await a.save_messages("u1")).status == "completed"
+    assert asyncio.get_running_loop().time() - begun < 1
+    await asyncio.sleep(7200)
+    kept = [] if way == "clear" else ["user: u0"]
+    assert said(await a.get_messages()) == [*kept, "user: u1", "assistant: Hello"]
+    assert len(model.requests) == 1
 
 
 @pytest.mark.parametrize("policy", ["later", "", 5, None])

@@ -13,7 +13,7 @@ from outlast.chat.context.history import DENIED
 from outlast.chat.message.repair import INTERRUPTED, WENT_ON, repaired
 from outlast.chat.types.events import TranscriptRepaired
 from outlast.testing import ScriptedModel, Step
-from support import hosting, listen
+from support import World, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -49,53 +49,54 @@ OPEN = {
 
 @pytest.mark.invariant("I3", "I5")
 @pytest.mark.parametrize("what", SETTLED)
-async def test_what_has_an_outcome_is_never_changed(store_url: str, what: str) -> None:
+async def test_what_has_an_outcome_is_never_changed(world: World, what: str) -> None:
     def repair(self: Any, part: dict[str, Any]) -> None:
         raise AssertionError("it needs no repair")
 
     Talker = talker(model := answering("Hi."), repair_interrupted_tool_part=repair)
     stored = message({"type": "text", "text": "Hm.", "state": "done"}, SETTLED[what])
     assert repaired([stored]) == ([], [])
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        events = listen(host, TranscriptRepaired)
-        await a.add_messages(["u1", stored])
-        for text in ("u2", "u3"):
-            assert (await a.save_messages(text)).status == "completed"
-        assert (await a.get_message("m")).raw == stored
-        assert events == []
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    events = listen(host, TranscriptRepaired)
+    await a.add_messages(["u1", stored])
+    for text in ("u2", "u3"):
+        assert (await a.save_messages(text)).status == "completed"
+    assert (await a.get_message("m")).raw == stored
+    assert events == []
+    await world.stop()
     check_requests(model)
 
 
 @pytest.mark.invariant("I5", "I7")
 @pytest.mark.parametrize("what", OPEN)
-async def test_what_has_no_outcome_is_closed_once(store_url: str, what: str) -> None:
+async def test_what_has_no_outcome_is_closed_once(world: World, what: str) -> None:
     given, error = OPEN[what]
     Talker = talker(model := answering("Hi."))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        events = listen(host, TranscriptRepaired)
-        await a.add_messages(["u1", message(given, part("output-error", "x", errorText="kept"))])
-        assert (await a.save_messages("u2")).status == "completed"
-        closed = await a.get_message("m")
-        found = call_parts(closed)
-        assert (found[given["toolCallId"]]["state"], found["x"]["errorText"]) == (
-            "output-error",
-            "kept",
-        )
-        assert found[given["toolCallId"]]["input"] == {"at": 1} or what == "streaming"
-        assert returned(model) == {given["toolCallId"]: error, "x": "kept"}
-        assert [event.tool_call_ids for event in events] == [(given["toolCallId"],)]
-        assert repaired([closed.raw]) == ([], [])
-        bodies = await rows(host, "messages", "id, body", "number")
-        await a.save_messages("u3")
-        assert (await rows(host, "messages", "id, body", "number"))[: len(bodies)] == bodies
-        assert len(events) == 1, "a second time there is nothing to do"
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    events = listen(host, TranscriptRepaired)
+    await a.add_messages(["u1", message(given, part("output-error", "x", errorText="kept"))])
+    assert (await a.save_messages("u2")).status == "completed"
+    closed = await a.get_message("m")
+    found = call_parts(closed)
+    assert (found[given["toolCallId"]]["state"], found["x"]["errorText"]) == (
+        "output-error",
+        "kept",
+    )
+    assert found[given["toolCallId"]]["input"] == {"at": 1} or what == "streaming"
+    assert returned(model) == {given["toolCallId"]: error, "x": "kept"}
+    assert [event.tool_call_ids for event in events] == [(given["toolCallId"],)]
+    assert repaired([closed.raw]) == ([], [])
+    bodies = await rows(host, "messages", "id, body", "number")
+    await a.save_messages("u3")
+    assert (await rows(host, "messages", "id, body", "number"))[: len(bodies)] == bodies
+    assert len(events) == 1, "a second time there is nothing to do"
 
 
 @pytest.mark.parametrize("given", ["", [], None, '{"at": 1}', "nonsense", 5])
 async def test_an_input_that_is_no_object_becomes_one_and_the_outcome_stays(
-    store_url: str, given: Any
+    world: World, given: Any
 ) -> None:
     seen: list[Any] = []
 
@@ -105,16 +106,16 @@ async def test_an_input_that_is_no_object_becomes_one_and_the_outcome_stays(
     Talker = talker(model := answering("Hi."), repair_interrupted_tool_part=repair)
     done = part("output-available", "done", output="kept") | {"input": given}
     open = part("input-available", "open") | {"input": given}
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.add_messages(["u1", message(done, open)])
-        assert (await a.save_messages("u2")).status == "completed"
-        found = call_parts(await a.get_message("m"))
-        expected = {"at": 1} if given == '{"at": 1}' else {}
-        assert found["done"] == {**done, "input": expected}
-        assert found["open"]["input"] == expected
-        assert seen == [("open", expected)], "only of what has no outcome, as an object"
-        assert returned(model) == {"done": "kept", "open": WENT_ON}
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.add_messages(["u1", message(done, open)])
+    assert (await a.save_messages("u2")).status == "completed"
+    found = call_parts(await a.get_message("m"))
+    expected = {"at": 1} if given == '{"at": 1}' else {}
+    assert found["done"] == {**done, "input": expected}
+    assert found["open"]["input"] == expected
+    assert seen == [("open", expected)], "only of what has no outcome, as an object"
+    assert returned(model) == {"done": "kept", "open": WENT_ON}
 
 
 # --- by the agent --------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ async def test_an_input_that_is_no_object_becomes_one_and_the_outcome_stays(
 
 @pytest.mark.invariant("I6")
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_an_agent_may_say_what_became_of_a_call(store_url: str, is_async: bool) -> None:
+async def test_an_agent_may_say_what_became_of_a_call(world: World, is_async: bool) -> None:
     def repair(self: Any, part: dict[str, Any]) -> dict[str, Any] | None:
         made = {
             "text": {"type": "text", "text": "(never picked)"},
@@ -140,23 +141,23 @@ async def test_an_agent_may_say_what_became_of_a_call(store_url: str, is_async: 
     Talker = talker(model := answering("Hi."), repair_interrupted_tool_part=hook)
     names = ("text", "result", "denial", "error", "default")
     stored = message(*(part("input-available", name) for name in names))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        events = listen(host, TranscriptRepaired)
-        await a.add_messages(["u1", stored])
-        assert (await a.save_messages("u2")).status == "completed"
-        assert returned(model) == {
-            "result": "found it",
-            "denial": DENIED,
-            "error": "my own words",
-            "default": WENT_ON,
-        }
-        [_, first, *others] = (await a.get_message("m")).parts
-        assert first == {"type": "text", "text": "(never picked)"}
-        assert [each["toolCallId"] for each in others] == list(names[1:])
-        assert [event.tool_call_ids for event in events] == [names]
-        await a.save_messages("u3")
-        assert len(events) == 1
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    events = listen(host, TranscriptRepaired)
+    await a.add_messages(["u1", stored])
+    assert (await a.save_messages("u2")).status == "completed"
+    assert returned(model) == {
+        "result": "found it",
+        "denial": DENIED,
+        "error": "my own words",
+        "default": WENT_ON,
+    }
+    [_, first, *others] = (await a.get_message("m")).parts
+    assert first == {"type": "text", "text": "(never picked)"}
+    assert [each["toolCallId"] for each in others] == list(names[1:])
+    assert [event.tool_call_ids for event in events] == [names]
+    await a.save_messages("u3")
+    assert len(events) == 1
 
 
 BAD = {
@@ -173,7 +174,7 @@ BAD = {
 @pytest.mark.invariant("I6")
 @pytest.mark.parametrize("what", BAD)
 async def test_what_an_agent_says_without_sense_is_refused_and_the_chat_goes_on(
-    store_url: str, what: str
+    world: World, what: str
 ) -> None:
     def repair(self: Any, part: dict[str, Any]) -> Any:
         if isinstance(made := BAD[what], Exception):
@@ -181,15 +182,15 @@ async def test_what_an_agent_says_without_sense_is_refused_and_the_chat_goes_on(
         return made
 
     Talker = talker(model := answering("Hi."), repair_interrupted_tool_part=repair)
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.add_messages(["u1", message(part("input-available", "c"))])
-        assert (await a.save_messages("u2")).status == "completed"
-        assert returned(model) == {"c": WENT_ON}
-        assert said(await a.get_messages())[-2:] == ["user: u2", "assistant: Hi."]
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.add_messages(["u1", message(part("input-available", "c"))])
+    assert (await a.save_messages("u2")).status == "completed"
+    assert returned(model) == {"c": WENT_ON}
+    assert said(await a.get_messages())[-2:] == ["user: u2", "assistant: Hi."]
 
 
-async def test_an_agent_is_asked_wherever_the_call_stands(store_url: str) -> None:
+async def test_an_agent_is_asked_wherever_the_call_stands(world: World) -> None:
     """In a message that comes with the request, and on a branch that the conversation goes back to."""
     seen: list[str] = []
 
@@ -197,18 +198,18 @@ async def test_an_agent_is_asked_wherever_the_call_stands(store_url: str) -> Non
         seen.append(part["toolCallId"])
 
     Talker = talker(model := answering("Hi."), repair_interrupted_tool_part=repair)
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        came_along = ["u1", message(part("input-available", "came along")), "u2"]
-        turn = await a.save_messages(came_along)
-        assert (turn.status, returned(model)) == ("completed", {"came along": WENT_ON})
-        await a.add_messages([message(part("input-available", "elsewhere"), id="e"), "u3"])
-        (_, _, _, answer, _, question) = await a.get_messages()
-        await a.regenerate(answer.id)  # the branch with the open call is left
-        assert seen == ["came along"]
-        assert (await a.regenerate(question.id)).status == "completed"
-        assert seen == ["came along", "elsewhere"]
-        assert returned(model)["elsewhere"] == WENT_ON
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    came_along = ["u1", message(part("input-available", "came along")), "u2"]
+    turn = await a.save_messages(came_along)
+    assert (turn.status, returned(model)) == ("completed", {"came along": WENT_ON})
+    await a.add_messages([message(part("input-available", "elsewhere"), id="e"), "u3"])
+    (_, _, _, answer, _, question) = await a.get_messages()
+    await a.regenerate(answer.id)  # the branch with the open call is left
+    assert seen == ["came along"]
+    assert (await a.regenerate(question.id)).status == "completed"
+    assert seen == ["came along", "elsewhere"]
+    assert returned(model)["elsewhere"] == WENT_ON
 
 
 # --- after a death -------------------------------------------------------------------------------
@@ -217,75 +218,76 @@ async def test_an_agent_is_asked_wherever_the_call_stands(store_url: str) -> Non
 @pytest.mark.invariant("I7")
 @pytest.mark.parametrize("is_client", [True, False])
 async def test_a_call_cut_off_in_its_input_does_not_hold_up_the_chat(
-    store_url: str, is_client: bool
+    world: World, is_client: bool
 ) -> None:
     half = Step.text("Let me see.") + Step.call("pick", '{"at": "Ber', id="c") + Step.stalls()
     Talker = talker(model := answering(half, "Hi."))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        a = host.get(Talker, "a")
-        await a.submit_messages("u1", client_tools=CLIENT if is_client else None)
-        await until_running(host, Talker)
-        await asyncio.sleep(1)
-        assert not await a.has_pending_interaction()
-        assert not await a.add_tool_output("c", 1), "it is not known yet what it asks for"
-        stored = "\n".join(body for (body,) in await rows(host, "streams", "body"))
-        assert "tool-input-delta" in stored
-    async with hosting(Talker, url=store_url, life="2") as host:
-        a = host.get(Talker, "a")
-        await host.until_settled()
-        assert await inbox(host) == [("ended", "interrupted")]
-        assert not await a.has_pending_interaction()
-        assert await a.wait_until_stable(timeout=1)
-        assert (await a.save_messages("u2")).message.text == "Hi."
-        assert said(await a.get_messages())[1] == "assistant: Let me see."
+    host = await world.host(Talker, shutdown_timeout=0)
+    a = host.get(Talker, "a")
+    await a.submit_messages("u1", client_tools=CLIENT if is_client else None)
+    await until_running(host, Talker)
+    await asyncio.sleep(1)
+    assert not await a.has_pending_interaction()
+    assert not await a.add_tool_output("c", 1), "it is not known yet what it asks for"
+    stored = "\n".join(body for (body,) in await rows(host, "streams", "body"))
+    assert "tool-input-delta" in stored
+    host = await world.next_life()
+    a = host.get(Talker, "a")
+    await host.until_settled()
+    assert await inbox(host) == [("ended", "interrupted")]
+    assert not await a.has_pending_interaction()
+    assert await a.wait_until_stable(timeout=1)
+    assert (await a.save_messages("u2")).message.text == "Hi."
+    assert said(await a.get_messages())[1] == "assistant: Let me see."
+    await world.stop()
     check_requests(model)
 
 
-async def test_open_calls_of_a_turn_that_fails_are_closed_with_it(store_url: str) -> None:
+async def test_open_calls_of_a_turn_that_fails_are_closed_with_it(world: World) -> None:
     fails = calls("pick") + Step.stalls(1) + Step.fails(ValueError("broken"))
     Talker = talker(model := answering(fails, "Hi."))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        turn = await a.save_messages("u1", client_tools=CLIENT)
-        assert turn.status == "error"
-        assert call_parts(turn.message)["pick"]["state"] == "output-error"
-        assert not await a.has_pending_interaction()
-        assert not await a.add_tool_output("pick", 1)
-        await a.save_messages("u2")
-        assert set(returned(model)) == {"pick"}
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    turn = await a.save_messages("u1", client_tools=CLIENT)
+    assert turn.status == "error"
+    assert call_parts(turn.message)["pick"]["state"] == "output-error"
+    assert not await a.has_pending_interaction()
+    assert not await a.add_tool_output("pick", 1)
+    await a.save_messages("u2")
+    assert set(returned(model)) == {"pick"}
 
 
-async def test_open_calls_of_a_turn_that_is_cancelled_are_closed_with_it(store_url: str) -> None:
+async def test_open_calls_of_a_turn_that_is_cancelled_are_closed_with_it(world: World) -> None:
     async def wait() -> None:
         await asyncio.sleep(100)
 
     Talker = talker(model := answering(calls("pick", "wait"), "Hi."), get_tools=lambda _: [wait])
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        first = asyncio.create_task(a.save_messages("u1", client_tools=CLIENT))
-        turn = await until_running(host, Talker)
-        await asyncio.sleep(1)
-        assert await a.has_pending_interaction()
-        await a.cancel_chat(turn.request_id, "stop")
-        assert (await first).status == "aborted"
-        assert call_parts((await first).message)["pick"]["state"] == "output-error"
-        assert not await a.has_pending_interaction()
-        assert not await a.add_tool_output("pick", 1)
-        await a.save_messages("u2")
-        assert set(returned(model)) == {"pick", "wait"}
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    first = asyncio.create_task(a.save_messages("u1", client_tools=CLIENT))
+    turn = await until_running(host, Talker)
+    await asyncio.sleep(1)
+    assert await a.has_pending_interaction()
+    await a.cancel_chat(turn.request_id, "stop")
+    assert (await first).status == "aborted"
+    assert call_parts((await first).message)["pick"]["state"] == "output-error"
+    assert not await a.has_pending_interaction()
+    assert not await a.add_tool_output("pick", 1)
+    await a.save_messages("u2")
+    assert set(returned(model)) == {"pick", "wait"}
 
 
-async def test_an_answer_that_came_before_the_turn_failed_is_kept(store_url: str) -> None:
+async def test_an_answer_that_came_before_the_turn_failed_is_kept(world: World) -> None:
     fails = calls("pick", "locate") + Step.stalls(2) + Step.fails(ValueError("broken"))
     Talker = talker(model := ScriptedModel(fails, by="request", repeat=True).then("Hi."))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        first = asyncio.create_task(a.save_messages("u1", client_tools=CLIENT))
-        await until_running(host, Talker)
-        await asyncio.sleep(1)
-        assert await a.add_tool_output("pick", "here")
-        assert (await first).status == "error"
-        await host.until_settled()
-        assert len(model.requests) == 1, "nothing goes on by itself after a failure"
-        await a.save_messages("u2")
-        assert returned(model)["pick"] == "here"
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    first = asyncio.create_task(a.save_messages("u1", client_tools=CLIENT))
+    await until_running(host, Talker)
+    await asyncio.sleep(1)
+    assert await a.add_tool_output("pick", "here")
+    assert (await first).status == "error"
+    await host.until_settled()
+    assert len(model.requests) == 1, "nothing goes on by itself after a failure"
+    await a.save_messages("u2")
+    assert returned(model)["pick"] == "here"

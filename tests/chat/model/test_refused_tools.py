@@ -21,7 +21,7 @@ from providers.gemini import Gemini
 from providers.openai_chat import OpenAIChat
 from providers.openai_responses import OpenAIResponses
 from providers.server import refuse, running, stream
-from support import hosting
+from support import World, hosting
 
 BAD = schema("bad")
 
@@ -102,89 +102,94 @@ def test_only_a_request_that_was_refused_as_it_stood_is_tried_without_tools(
 
 @pytest.mark.virtual_time
 async def test_a_refused_tool_is_left_out_of_the_next_try_and_not_remembered(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     Talker = talker(model := picky("Hi."))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        result = await a.save_messages("u1", client_tools=[LOCATE, BAD])
-        assert (result.status, result.message.text) == ("completed", "Hi.")
-        assert await kept(host) == [LOCATE]
-        await a.save_messages("u2")
-        await a.regenerate()
-        await a.continue_last_turn()
-        assert model.refused == 1
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    result = await a.save_messages("u1", client_tools=[LOCATE, BAD])
+    assert (result.status, result.message.text) == ("completed", "Hi.")
+    assert await kept(host) == [LOCATE]
+    await a.save_messages("u2")
+    await a.regenerate()
+    await a.continue_last_turn()
+    assert model.refused == 1
+    await world.stop()
     assert offered(model) == [["locate"]] * 4
     assert "continues without bad" in caplog.text
     check_requests(model)
 
 
 @pytest.mark.virtual_time
-async def test_tools_are_remembered_only_after_an_answer(store_url: str) -> None:
+async def test_tools_are_remembered_only_after_an_answer(world: World) -> None:
     """A provider that refuses everything, for whatever reason: nothing of this request stays."""
 
     async def work(self: Any) -> str:
         return "done"
 
     Talker = talker(model := picky("Hi."), work=tool()(work))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        model.refuses = frozenset()
-        await a.save_messages("u1", client_tools=[LOCATE])
-        model.refuses = frozenset({"bad", "work"})
-        assert (await a.save_messages("u2", client_tools=[PICK, BAD])).status == "error"
-        assert model.refused == 3, "without the one that is named, without all, and no more"
-        assert await kept(host) == [LOCATE]
-        model.refuses = frozenset({"bad"})
-        assert (await a.regenerate()).status == "completed"
-        assert (await a.save_messages("u3")).status == "completed"
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    model.refuses = frozenset()
+    await a.save_messages("u1", client_tools=[LOCATE])
+    model.refuses = frozenset({"bad", "work"})
+    assert (await a.save_messages("u2", client_tools=[PICK, BAD])).status == "error"
+    assert model.refused == 3, "without the one that is named, without all, and no more"
+    assert await kept(host) == [LOCATE]
+    model.refuses = frozenset({"bad"})
+    assert (await a.regenerate()).status == "completed"
+    assert (await a.save_messages("u3")).status == "completed"
+    await world.stop()
     assert offered(model) == [["work", "locate"]] * 3
 
 
 @pytest.mark.virtual_time
-async def test_two_bad_tools_do_not_end_a_conversation_either(store_url: str) -> None:
+async def test_two_bad_tools_do_not_end_a_conversation_either(world: World) -> None:
     """A provider names the first one that it does not like."""
     Talker = talker(model := picky("Hi.", refuses=frozenset({"bad", "worse"})))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        given = [LOCATE, BAD, schema("worse")]
-        assert (await a.save_messages("u1", client_tools=given)).status == "completed"
-        assert (model.refused, await kept(host)) == (2, [])
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    given = [LOCATE, BAD, schema("worse")]
+    assert (await a.save_messages("u1", client_tools=given)).status == "completed"
+    assert (model.refused, await kept(host)) == (2, [])
+    await world.stop()
     assert offered(model) == [[]]
 
 
 @pytest.mark.virtual_time
-async def test_a_provider_that_names_no_tool_is_tried_without_the_new_ones(store_url: str) -> None:
+async def test_a_provider_that_names_no_tool_is_tried_without_the_new_ones(world: World) -> None:
     Talker = talker(model := picky("Hi.", says="Invalid request."))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1", client_tools=[LOCATE])
-        result = await a.save_messages("u2", client_tools=[LOCATE, PICK, BAD])
-        assert result.status == "completed"
-        assert await kept(host) == [LOCATE]
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1", client_tools=[LOCATE])
+    result = await a.save_messages("u2", client_tools=[LOCATE, PICK, BAD])
+    assert result.status == "completed"
+    assert await kept(host) == [LOCATE]
+    await world.stop()
     assert offered(model) == [["locate"], ["locate"]]
 
 
 @pytest.mark.virtual_time
 async def test_a_tool_that_was_fine_before_is_left_out_when_a_provider_names_it(
-    store_url: str,
+    world: World,
 ) -> None:
     """Another model has other rules; and what is remembered may be from before there were any."""
     Talker = talker(model := picky("Hi.", refuses=frozenset()))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1", client_tools=CLIENT)
-        model.refuses = frozenset({"pick"})
-        assert (await a.save_messages("u2")).status == "completed"
-        assert await kept(host) == [LOCATE]
-        await a.save_messages("u3")
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1", client_tools=CLIENT)
+    model.refuses = frozenset({"pick"})
+    assert (await a.save_messages("u2")).status == "completed"
+    assert await kept(host) == [LOCATE]
+    await a.save_messages("u3")
+    await world.stop()
     assert model.refused == 1
     assert offered(model) == [["locate", "pick"], ["locate"], ["locate"]]
 
 
 @pytest.mark.virtual_time
 async def test_a_refusal_after_an_answer_is_not_blamed_on_tools_and_nothing_is_repeated(
-    store_url: str,
+    world: World,
 ) -> None:
     done: list[int] = []
 
@@ -194,37 +199,39 @@ async def test_a_refusal_after_an_answer_is_not_blamed_on_tools_and_nothing_is_r
         return "done"
 
     Talker = talker(model := picky(calls("work"), "Hi."), work=tool()(work))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        assert (await a.save_messages("u1", client_tools=[LOCATE])).status == "error"
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    assert (await a.save_messages("u1", client_tools=[LOCATE])).status == "error"
+    await world.stop()
     assert (model.refused, done) == (1, [1])
 
 
 @pytest.mark.virtual_time
 async def test_a_result_that_brings_a_refused_tool_does_not_end_the_conversation(
-    store_url: str,
+    world: World,
 ) -> None:
     Talker = talker(model := picky(calls("locate"), "Done."))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1", client_tools=[LOCATE])
-        assert await a.add_tool_output("locate", 1, client_tools=[PICK, BAD])
-        assert await kept(host) == [LOCATE], "nothing has been answered with the others yet"
-        await host.until_settled()
-        assert (await a.get_messages())[-1].text == "Done."
-        assert await kept(host) == [PICK]
-        assert (await a.save_messages("u2")).status == "completed"
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1", client_tools=[LOCATE])
+    assert await a.add_tool_output("locate", 1, client_tools=[PICK, BAD])
+    assert await kept(host) == [LOCATE], "nothing has been answered with the others yet"
+    await host.until_settled()
+    assert (await a.get_messages())[-1].text == "Done."
+    assert await kept(host) == [PICK]
+    assert (await a.save_messages("u2")).status == "completed"
+    await world.stop()
     assert offered(model) == [["locate"], ["pick"], ["pick"]]
     check_requests(model)
 
 
 @pytest.mark.virtual_time
-async def test_other_refusals_are_not_tried_again(store_url: str) -> None:
+async def test_other_refusals_are_not_tried_again(world: World) -> None:
     Talker = talker(model := picky("Hi.", status=401))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        assert (await a.save_messages("u1", client_tools=[BAD])).status == "error"
-        assert (model.refused, await kept(host)) == (1, None)
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    assert (await a.save_messages("u1", client_tools=[BAD])).status == "error"
+    assert (model.refused, await kept(host)) == (1, None)
 
 
 # --- what providers say --------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from pydantic_ai.usage import UsageLimits
 
 from outlast import ToolCall, tool
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.invariant("H3", "H4")]
 
@@ -189,8 +189,8 @@ async def test_they_count_before_the_next_message_has_begun_too(store_url: str) 
     assert len(model.requests) == 2
 
 
-async def test_another_word_is_refused(sqlite_url: str) -> None:
+async def test_another_word_is_refused(sqlite_world: World) -> None:
     Talker = talker(ScriptedModel("x"), continuation_style="two messages")
-    async with hosting(Talker, url=sqlite_url) as host:
-        with pytest.raises(Exception, match="append.* or .new_message"):
-            await host.get(Talker, "a").get_messages()
+    host = await sqlite_world.host(Talker)
+    with pytest.raises(Exception, match="append.* or .new_message"):
+        await host.get(Talker, "a").get_messages()

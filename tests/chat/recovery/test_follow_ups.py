@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from chat_rows import stored
-from conversation import agent_of, answering, inbox, leftovers, meddle, rows
+from conversation import agent_of, answering, doing, inbox, leftovers, meddle, rows
 from interruptions import (
     ADDRESS,
     SLOW,
@@ -26,9 +26,8 @@ from interruptions import (
 from outlast import ChatRecoveryOptions
 from outlast.agent.agent import parts_of
 from outlast.chat.gateway import ChatGateway
-from outlast.chat.turn.state import TurnState
 from outlast.testing import ScriptedModel
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -140,25 +139,26 @@ async def test_what_is_said_while_the_hook_thinks_is_what_the_user_wants_now(
 
 @pytest.mark.parametrize(("after", "row"), [(0.5, 15), (2.5, 20)])
 async def test_a_message_that_supersedes_takes_the_place_of_half_an_answer(
-    store_url: str, after: float, row: int
+    world: World, after: float, row: int
 ) -> None:
     """As it does of what waits. What had said nothing is answered: nobody has seen that it is late."""
     Talker = talker(model := ScriptedModel(SLOW))
     options: dict[str, Any] = {"regenerates": None, "body": {}, "client_tools": None}
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Talker, "a").get_messages()
-        serving = parts_of(agent_of(host, Talker))[ChatGateway]
-        for number in (1, 2):
-            message = {"role": "user", "parts": [{"type": "text", "text": f"u{number}"}]}
-            await serving.ask(f"r{number}", [message], concurrency="latest", **options)
-            await asyncio.sleep(after / 2)
-    async with hosting(Talker, url=store_url, life="2") as host:
-        told = Told(host)
-        await wait_for(host, Talker)
-        assert [each for each, _, _ in told.decided] == [row]
-        one = "assistant: one two three four"
-        first = one if row == 15 else "assistant: one two "
-        assert await transcript(host) == ["user: u1", first, "user: u2", one]
+    host = await world.host(Talker, shutdown_timeout=0)
+    await host.get(Talker, "a").get_messages()
+    serving = parts_of(agent_of(host, Talker))[ChatGateway]
+    for number in (1, 2):
+        message = {"role": "user", "parts": [{"type": "text", "text": f"u{number}"}]}
+        await serving.ask(f"r{number}", [message], concurrency="latest", **options)
+        await asyncio.sleep(after / 2)
+    host = await world.next_life()
+    told = Told(host)
+    await wait_for(host, Talker)
+    assert [each for each, _, _ in told.decided] == [row]
+    one = "assistant: one two three four"
+    first = one if row == 15 else "assistant: one two "
+    assert await transcript(host) == ["user: u1", first, "user: u2", one]
+    await world.stop()
     check_requests(model)
 
 
@@ -170,7 +170,7 @@ async def test_a_message_that_supersedes_takes_the_place_of_half_an_answer(
     ("after", "more", "row"), [(0.5, (), 2), (0.5, ("u2",), 3), (2.5, (), 4), (2.5, ("u2",), 5)]
 )
 async def test_what_was_cancelled_does_not_go_on(
-    store_url: str, after: float, more: tuple[str, ...], row: int
+    world: World, after: float, more: tuple[str, ...], row: int
 ) -> None:
     """Even if nobody has noticed before the process ended, and whatever the hooks would say."""
     heard: list[Any] = []
@@ -178,24 +178,23 @@ async def test_what_was_cancelled_does_not_go_on(
         model := answering(SLOW, "Second."),
         on_chat_recovery=lambda self, context: heard.append(context),
     )
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        for number, prompt in enumerate(("u1", *more)):
-            await host.get(Talker, "a").submit_messages(prompt, submission_id=f"s{number + 1}")
-        await asyncio.sleep(after)
-        agent = agent_of(host, Talker)
-        await meddle(
-            agent, "UPDATE inbox SET cancelled = 'no' WHERE agent = ? AND id = 's1'", ADDRESS
-        )
-    async with hosting(Talker, url=store_url, life="2") as host:
-        told = Told(host)
-        await wait_for(host, Talker)
-        assert [(each, action) for each, action, _ in told.decided] == [(row, "abort")]
-        partial = ["assistant: one two "] if after > 1 else []
-        follows = ["user: u2", "assistant: Second."] if more else []
-        assert await transcript(host) == ["user: u1", *partial, *follows]
-        assert (await inbox(host, "outcome, error"))[0] == ("aborted", "no")
-        assert kinds(await stored(host, ADDRESS), "s1")[-1] == "abort"
-        assert await incidents(host) == []
+    host = await world.host(Talker, shutdown_timeout=0)
+    for number, prompt in enumerate(("u1", *more)):
+        await host.get(Talker, "a").submit_messages(prompt, submission_id=f"s{number + 1}")
+    await asyncio.sleep(after)
+    agent = agent_of(host, Talker)
+    await meddle(agent, "UPDATE inbox SET cancelled = 'no' WHERE agent = ? AND id = 's1'", ADDRESS)
+    host = await world.next_life()
+    told = Told(host)
+    await wait_for(host, Talker)
+    assert [(each, action) for each, action, _ in told.decided] == [(row, "abort")]
+    partial = ["assistant: one two "] if after > 1 else []
+    follows = ["user: u2", "assistant: Second."] if more else []
+    assert await transcript(host) == ["user: u1", *partial, *follows]
+    assert (await inbox(host, "outcome, error"))[0] == ("aborted", "no")
+    assert kinds(await stored(host, ADDRESS), "s1")[-1] == "abort"
+    assert await incidents(host) == []
+    await world.stop()
     assert heard == []
     assert len(model.requests) == 1 + len(more)
 
@@ -227,7 +226,7 @@ async def test_a_turn_that_goes_on_can_be_cancelled(store_url: str) -> None:
         assert await transcript(host) == ["user: u1", "assistant: one two three "]
         assert await inbox(host, "outcome, error") == [("aborted", "enough")]
         assert await incidents(host) == []
-        assert parts_of(agent_of(host, Talker))[TurnState].recovering is None
+        assert doing(host, Talker).recovering is None
 
 
 @pytest.mark.parametrize("moment", ["while the hook thinks", "while it goes on"])

@@ -296,14 +296,14 @@ async def test_clients_see_that_a_turn_is_being_recovered(store_url: str, outcom
         await host.get(Talker, "a").get_messages()
         agent = agent_of(host, Talker)
         seen: list[tuple[bool, str | None]] = []
-        tell = agent._activation.tell
+        tell = parts_of(agent).activation.tell
 
         def heard(notice: Any) -> None:
             if isinstance(notice, Recovering):
                 seen.append((notice.recovering, notice.request_id))
             tell(notice)
 
-        agent._activation.tell = heard
+        parts_of(agent).activation.tell = heard
         await asyncio.sleep(0.5)
         assert not parts_of(agent)[ChatGateway].situation().recovering, "it is not decided yet"
         await asyncio.sleep(1)

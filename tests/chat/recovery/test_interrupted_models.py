@@ -29,7 +29,7 @@ from interruptions import (
 
 from outlast import ChatRecovery, RecoveryBootResult, TurnConfig
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -44,62 +44,65 @@ def stalling(*answers: Any, **members: Any) -> tuple[type[Any], ScriptedModel]:
 
 
 @pytest.mark.invariant("H15")
-async def test_a_model_that_falls_silent_goes_on(store_url: str) -> None:
+async def test_a_model_that_falls_silent_goes_on(world: World) -> None:
     responses: list[Any] = []
     Talker, model = stalling(
         HALF, REST, on_chat_response=lambda self, result: responses.append(result)
     )
-    async with hosting(Talker, url=store_url) as host:
-        told = Told(host)
-        a = host.get(Talker, "a")
-        turn = await a.save_messages("u1")
-        assert turn.status == "completed"
-        assert turn.message.text == "one two three four"
-        assert told.decided == [(23, "continue", "stalled")]
-        [stalled] = told("chat:stream:stalled")
-        assert stalled.timeout_ms == 5000
-        await host.until_settled()
-        found = await stored(host, ADDRESS)
-        check_stream(found, turn.request_id, "one two three four")
-        check_answers(found)
-        assert kinds(found, turn.request_id).count("text-start") == 1
-        assert "error" not in kinds(found, turn.request_id), "nobody sees what went wrong"
-        assert found.entry(turn.request_id).attempt == 2
-        assert await incidents(host) == []
-        assert leftovers(agent_of(host, Talker)) == {}
+    host = await world.host(Talker)
+    told = Told(host)
+    a = host.get(Talker, "a")
+    turn = await a.save_messages("u1")
+    assert turn.status == "completed"
+    assert turn.message.text == "one two three four"
+    assert told.decided == [(23, "continue", "stalled")]
+    [stalled] = told("chat:stream:stalled")
+    assert stalled.timeout_ms == 5000
+    await host.until_settled()
+    found = await stored(host, ADDRESS)
+    check_stream(found, turn.request_id, "one two three four")
+    check_answers(found)
+    assert kinds(found, turn.request_id).count("text-start") == 1
+    assert "error" not in kinds(found, turn.request_id), "nobody sees what went wrong"
+    assert found.entry(turn.request_id).attempt == 2
+    assert await incidents(host) == []
+    assert leftovers(agent_of(host, Talker)) == {}
+    await world.stop()
     assert [result.status for result in responses] == ["completed"]
     assert is_continued(model)
     check_requests(model)
 
 
 @pytest.mark.invariant("H15")
-async def test_a_model_that_sends_nothing_is_asked_again(store_url: str) -> None:
+async def test_a_model_that_sends_nothing_is_asked_again(world: World) -> None:
     Talker, model = stalling(Step.stalls(), "Hello.")
-    async with hosting(Talker, url=store_url) as host:
-        told = Told(host)
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert (turn.status, turn.message.text) == ("completed", "Hello.")
-        assert told.decided == [(22, "retry", "stalled")]
-        assert len(await rows(host, "messages")) == 2
+    host = await world.host(Talker)
+    told = Told(host)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert (turn.status, turn.message.text) == ("completed", "Hello.")
+    assert told.decided == [(22, "retry", "stalled")]
+    assert len(await rows(host, "messages")) == 2
+    await world.stop()
     assert [asked(model, place) for place in (0, 1)] == [["u1"]] * 2
     assert not is_continued(model)
 
 
 @pytest.mark.invariant("H15")
-async def test_a_model_that_is_always_silent_is_given_up(store_url: str) -> None:
+async def test_a_model_that_is_always_silent_is_given_up(world: World) -> None:
     config = ChatRecovery(max_attempts=3, terminal_message="No luck.")
     Talker, model = stalling(Step.stalls(), chat_recovery=config)
-    async with hosting(Talker, url=store_url) as host:
-        told = Told(host)
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert (turn.status, turn.error) == ("error", "No luck.")
-        assert [row for row, _, _ in told.decided] == [22, 22, 22, 8]
-        assert told("chat:recovery:exhausted")[0].reason == "max_attempts_exceeded"
-        assert await incidents(host, "state") == [("exhausted",)]
+    host = await world.host(Talker)
+    told = Told(host)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert (turn.status, turn.error) == ("error", "No luck.")
+    assert [row for row, _, _ in told.decided] == [22, 22, 22, 8]
+    assert told("chat:recovery:exhausted")[0].reason == "max_attempts_exceeded"
+    assert await incidents(host, "state") == [("exhausted",)]
+    await world.stop()
     assert len(model.requests) == 4
 
 
-async def test_it_is_asked_less_and_less_often(store_url: str) -> None:
+async def test_it_is_asked_less_and_less_often(world: World) -> None:
     times: list[float] = []
 
     def silent(messages: Any) -> Step:
@@ -107,35 +110,36 @@ async def test_it_is_asked_less_and_less_often(store_url: str) -> None:
         return Step.stalls()
 
     Talker, model = stalling(silent, chat_recovery=ChatRecovery(max_attempts=4))
-    async with hosting(Talker, url=store_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
+    host = await world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    await world.stop()
     between = [round(later - earlier) for earlier, later in zip(times, times[1:], strict=False)]
     assert between == [5, 6, 7, 9]
 
 
 @pytest.mark.invariant("H17")
-async def test_whoever_called_is_told_of_the_interruption(store_url: str) -> None:
+async def test_whoever_called_is_told_of_the_interruption(world: World) -> None:
     """And the turn goes on without them."""
     Talker, model = stalling(HALF, REST)
     callback = Callback()
-    async with hosting(Talker, url=store_url) as host:
-        await host.get(Talker, "a").chat("u1", callback)
-        assert callback.told == ["start", "interrupted"]
-        assert callback.text == "one two "
-        await wait_for(host, Talker)
-        assert await transcript(host) == ["user: u1", ONE]
-        assert await inbox(host, "outcome") == [("completed",)]
+    host = await world.host(Talker)
+    await host.get(Talker, "a").chat("u1", callback)
+    assert callback.told == ["start", "interrupted"]
+    assert callback.text == "one two "
+    await wait_for(host, Talker)
+    assert await transcript(host) == ["user: u1", ONE]
+    assert await inbox(host, "outcome") == [("completed",)]
 
 
-async def test_those_who_read_the_stream_read_on(store_url: str) -> None:
+async def test_those_who_read_the_stream_read_on(world: World) -> None:
     Talker, _ = stalling(HALF, REST)
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.submit_messages("u1", submission_id="s1")
-        seen = await chunks_read(a, "s1")
-        assert "".join(chunk.get("delta", "") for _, chunk in seen) == "one two three four"
-        assert [seq for seq, _ in seen] == list(range(len(seen)))
-        assert seen[-1][1]["type"] == "finish"
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.submit_messages("u1", submission_id="s1")
+    seen = await chunks_read(a, "s1")
+    assert "".join(chunk.get("delta", "") for _, chunk in seen) == "one two three four"
+    assert [seq for seq, _ in seen] == list(range(len(seen)))
+    assert seen[-1][1]["type"] == "finish"
 
 
 @pytest.mark.invariant("H16")
@@ -144,7 +148,7 @@ async def test_those_who_read_the_stream_read_on(store_url: str) -> None:
     [(None, None, False), (0, None, False), (5, 0, False), (None, 5, True), (0, 5, True)],
 )
 async def test_patience_is_set_by_the_agent_and_by_the_turn(
-    store_url: str, own: float | None, of_turn: float | None, stalls: bool
+    world: World, own: float | None, of_turn: float | None, stalls: bool
 ) -> None:
     def before_turn(self: Any, context: Any) -> TurnConfig:
         return TurnConfig(chat_stream_stall_timeout=of_turn)
@@ -155,84 +159,91 @@ async def test_patience_is_set_by_the_agent_and_by_the_turn(
         chat_stream_stall_timeout=own,
         before_turn=before_turn,
     )
-    async with hosting(Talker, url=store_url) as host:
-        told = Told(host)
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert turn.message.text == "one two three four"
-        assert len(told("chat:stream:stalled")) == stalls
+    host = await world.host(Talker)
+    told = Told(host)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert turn.message.text == "one two three four"
+    assert len(told("chat:stream:stalled")) == stalls
+    await world.stop()
     assert len(model.requests) == 1 + stalls
 
 
 @pytest.mark.invariant("H15")
-async def test_without_recovery_silence_is_an_error(store_url: str) -> None:
+async def test_without_recovery_silence_is_an_error(world: World) -> None:
     Talker, model = stalling(HALF, REST, chat_recovery=False)
-    async with hosting(Talker, url=store_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert turn.status == "error"
-        assert await transcript(host) == ["user: u1", "assistant: one two "]
+    host = await world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert turn.status == "error"
+    assert await transcript(host) == ["user: u1", "assistant: one two "]
+    await world.stop()
     assert len(model.requests) == 1
 
 
 @pytest.mark.parametrize("kind", ["connection", "overloaded"])
-async def test_a_connection_that_is_lost_in_the_middle(store_url: str, kind: Any) -> None:
+async def test_a_connection_that_is_lost_in_the_middle(world: World, kind: Any) -> None:
     broken = Step.text(chunks=["one ", "two "]) + Step.fails(kind)
     Talker = talker(model := answering(broken, REST))
-    async with hosting(Talker, url=store_url) as host:
-        told = Told(host)
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert (turn.status, turn.message.text) == ("completed", "one two three four")
-        assert told.decided == [(23, "continue", "stalled")]
-        assert told("chat:stream:stalled") == []
-        check_stream(await stored(host, ADDRESS), turn.request_id, "one two three four")
-        assert await incidents(host) == []
+    host = await world.host(Talker)
+    told = Told(host)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert (turn.status, turn.message.text) == ("completed", "one two three four")
+    assert told.decided == [(23, "continue", "stalled")]
+    assert told("chat:stream:stalled") == []
+    check_stream(await stored(host, ADDRESS), turn.request_id, "one two three four")
+    assert await incidents(host) == []
+    await world.stop()
     check_requests(model)
 
 
-async def test_an_answer_that_ends_without_an_end(store_url: str) -> None:
+async def test_an_answer_that_ends_without_an_end(world: World) -> None:
     Talker = talker(model := answering(Step.truncated(chunks=["one ", "two "]), REST))
-    async with hosting(Talker, url=store_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert (turn.status, turn.message.text) == ("completed", "one two three four")
+    host = await world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert (turn.status, turn.message.text) == ("completed", "one two three four")
+    await world.stop()
     check_requests(model)
 
 
 @pytest.mark.parametrize("kind", ["rejected", "rate_limit", "quota"])
-async def test_what_would_fail_again_is_an_error_at_once(store_url: str, kind: Any) -> None:
+async def test_what_would_fail_again_is_an_error_at_once(world: World, kind: Any) -> None:
     broken = Step.text("one two ") + Step.fails(kind)
     Talker = talker(model := answering(broken, REST))
-    async with hosting(Talker, url=store_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert turn.status == "error"
+    host = await world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert turn.status == "error"
+    await world.stop()
     assert len(model.requests) == 1
 
 
 async def test_a_user_who_moves_on_while_the_model_is_silent_waits_for_the_answer(
-    store_url: str,
+    world: World,
 ) -> None:
     """What was said before the interruption is known comes after the turn, as without one."""
     Talker, model = stalling(HALF, REST, "Second.")
-    async with hosting(Talker, url=store_url) as host:
-        told = Told(host)
-        a = host.get(Talker, "a")
-        await a.submit_messages("u1")
-        await asyncio.sleep(2)
-        await a.submit_messages("u2")
-        await wait_for(host, Talker)
-        assert told.decided == [(23, "continue", "stalled")]
-        assert await transcript(host) == ["user: u1", ONE, "user: u2", "assistant: Second."]
+    host = await world.host(Talker)
+    told = Told(host)
+    a = host.get(Talker, "a")
+    await a.submit_messages("u1")
+    await asyncio.sleep(2)
+    await a.submit_messages("u2")
+    await wait_for(host, Talker)
+    assert told.decided == [(23, "continue", "stalled")]
+    assert await transcript(host) == ["user: u1", ONE, "user: u2", "assistant: Second."]
+    await world.stop()
     check_requests(model)
 
 
-async def test_a_cancel_during_the_pause_before_the_next_attempt(store_url: str) -> None:
+async def test_a_cancel_during_the_pause_before_the_next_attempt(world: World) -> None:
     Talker, model = stalling(Step.stalls())
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.submit_messages("u1", submission_id="s1")
-        await asyncio.sleep(10.5)  # silence, silence, and half of the pause
-        assert len(model.requests) == 2
-        assert await a.cancel_chat("s1", "enough")
-        await wait_for(host, Talker)
-        assert await inbox(host, "outcome, error") == [("aborted", "enough")]
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.submit_messages("u1", submission_id="s1")
+    await asyncio.sleep(10.5)  # silence, silence, and half of the pause
+    assert len(model.requests) == 2
+    assert await a.cancel_chat("s1", "enough")
+    await wait_for(host, Talker)
+    assert await inbox(host, "outcome, error") == [("aborted", "enough")]
+    await world.stop()
     assert len(model.requests) == 2
 
 
@@ -247,7 +258,7 @@ async def test_a_process_that_ends_during_the_pause(store_url: str) -> None:
 
 
 async def test_an_interruption_that_cannot_be_seen_to_at_once_stays_what_it_was(
-    store_url: str,
+    world: World,
 ) -> None:
     tries: list[str] = []
 
@@ -262,15 +273,16 @@ async def test_an_interruption_that_cannot_be_seen_to_at_once_stays_what_it_was(
         "Second.",
         on_recovery_boot=lambda self, event: RecoveryBootResult(before_boot=before_boot),
     )
-    async with hosting(Talker, url=store_url) as host:
-        told = Told(host)
-        a = host.get(Talker, "a")
-        await a.submit_messages("u1")
-        await a.submit_messages("u2")
-        await wait_for(host, Talker)
-        assert told.decided == [(23, "continue", "stalled")] * 3
-        assert await transcript(host) == ["user: u1", ONE, "user: u2", "assistant: Second."]
-        assert leftovers(agent_of(host, Talker)) == {}
+    host = await world.host(Talker)
+    told = Told(host)
+    a = host.get(Talker, "a")
+    await a.submit_messages("u1")
+    await a.submit_messages("u2")
+    await wait_for(host, Talker)
+    assert told.decided == [(23, "continue", "stalled")] * 3
+    assert await transcript(host) == ["user: u1", ONE, "user: u2", "assistant: Second."]
+    assert leftovers(agent_of(host, Talker)) == {}
+    await world.stop()
     assert len(tries) == 3
     check_requests(model)
 

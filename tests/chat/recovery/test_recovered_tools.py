@@ -23,7 +23,7 @@ from interruptions import (
 
 from outlast import ChatRecovery, NotDone, ToolCall, tool
 from outlast.testing import ScriptedModel, Step
-from support import forever, hosting
+from support import World, forever, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -239,24 +239,25 @@ async def test_what_waits_for_a_human_goes_on_waiting(store_url: str, kind: str)
 @pytest.mark.parametrize("approved", [True, False])
 @pytest.mark.parametrize("after", [0.5, 2.5])
 async def test_what_a_human_has_said_is_not_taken_back(
-    store_url: str, approved: bool, after: float
+    world: World, approved: bool, after: float
 ) -> None:
     """The turn that goes on with it is interrupted."""
     slow = Step.text("one two three four", delay=1)
     Talker = asking_one(model := answering(called("send", "pick"), slow, Step.text("the rest")))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1", client_tools=[PICK])
-        await a.add_tool_approval("send-1", approved)
-        await a.add_tool_output("pick-1", "red")
-        await asyncio.sleep(after)
-    async with hosting(Talker, url=store_url, life="2") as host:
-        a = await wait_for(host, Talker)
-        answer = (await a.get_messages())[-1]
-        sent = "output-available" if approved else "output-denied"
-        assert call_states(answer) == {"send-1": sent, "pick-1": "output-available"}
-        assert answer.text == ("one two the rest" if after > 1 else "the rest")
-        assert not await a.has_pending_interaction()
+    host = await world.host(Talker, shutdown_timeout=0)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1", client_tools=[PICK])
+    await a.add_tool_approval("send-1", approved)
+    await a.add_tool_output("pick-1", "red")
+    await asyncio.sleep(after)
+    host = await world.next_life()
+    a = await wait_for(host, Talker)
+    answer = (await a.get_messages())[-1]
+    sent = "output-available" if approved else "output-denied"
+    assert call_states(answer) == {"send-1": sent, "pick-1": "output-available"}
+    assert answer.text == ("one two the rest" if after > 1 else "the rest")
+    assert not await a.has_pending_interaction()
+    await world.stop()
     assert done == (["send-1"] if approved else [])
     assert len(model.requests) == 3
     check_requests(model)
@@ -308,22 +309,23 @@ async def test_a_user_who_has_moved_on_without_answering_is_not_asked_again(
 
 
 @pytest.mark.invariant("H24")
-async def test_what_waits_for_a_human_and_is_cancelled_waits_no_more(store_url: str) -> None:
+async def test_what_waits_for_a_human_and_is_cancelled_waits_no_more(world: World) -> None:
     Talker = asking_one(model := ScriptedModel(called("slow", "send"), "Done."))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        from conversation import agent_of, meddle
+    host = await world.host(Talker, shutdown_timeout=0)
+    from conversation import agent_of, meddle
 
-        await host.get(Talker, "a").submit_messages("u1", submission_id="s1")
-        await asyncio.sleep(1)
-        agent = agent_of(host, Talker)
-        await meddle(agent, "UPDATE inbox SET cancelled = 'no' WHERE agent = ?", ADDRESS)
-    async with hosting(Talker, url=store_url, life="2") as host:
-        told = Told(host)
-        a = await wait_for(host, Talker)
-        assert told.decided == [(6, "abort", "deploy")]
-        assert not await a.has_pending_interaction()
-        assert not await a.add_tool_approval("send-1", True)
-        states = call_states((await a.get_messages())[-1])
-        assert states["send-1"] in ("output-error", "output-denied")
+    await host.get(Talker, "a").submit_messages("u1", submission_id="s1")
+    await asyncio.sleep(1)
+    agent = agent_of(host, Talker)
+    await meddle(agent, "UPDATE inbox SET cancelled = 'no' WHERE agent = ?", ADDRESS)
+    host = await world.next_life()
+    told = Told(host)
+    a = await wait_for(host, Talker)
+    assert told.decided == [(6, "abort", "deploy")]
+    assert not await a.has_pending_interaction()
+    assert not await a.add_tool_approval("send-1", True)
+    states = call_states((await a.get_messages())[-1])
+    assert states["send-1"] in ("output-error", "output-denied")
+    await world.stop()
     assert done == ["slow-1"]
     assert len(model.requests) == 1

@@ -33,7 +33,7 @@ from outlast import (
     tool,
 )
 from outlast.testing import ScriptedModel, Step
-from support import forever, hosting
+from support import World, forever, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -217,7 +217,7 @@ async def test_a_hook_that_is_interrupted_is_asked_again(store_url: str, hook: s
 # --- on_recovery_boot ----------------------------------------------------------------------------
 
 
-async def test_the_hook_of_a_boot_is_told_what_was_going_on(store_url: str) -> None:
+async def test_the_hook_of_a_boot_is_told_what_was_going_on(world: World) -> None:
     heard: list[RecoveryBootEvent] = []
 
     async def work(self: Any) -> str:
@@ -231,28 +231,29 @@ async def test_the_hook_of_a_boot_is_told_what_was_going_on(store_url: str) -> N
 
     model = answering("First.", Step.text("Well. ") + Step.call("work", {}, id="w1"), "Done.", "3.")
     Talker = talker(model, work=tool()(work), on_recovery_boot=on_recovery_boot)
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        await a.submit_messages("u2", submission_id="s1")
-        await a.submit_messages("u3", submission_id="s2")
-        await asyncio.sleep(1)
-    async with hosting(Talker, url=store_url, life="2") as host:
-        await wait_for(host, Talker)
-        found = await stored(host, ADDRESS)
-        assert await transcript(host) == [
-            "user: u1",
-            "assistant: First.",
-            "user: u2",
-            "assistant: Well. Done.",
-            "user: u3",
-            "assistant: 3.",
-        ]
-        kept = [part for part in found.path[3].message["parts"] if part["type"].startswith("data")]
-        assert [(part["type"], part["data"]) for part in kept] == [
-            ("data-notice", {"text": "back again"})
-        ]
-        assert {"data-notice", "data-hint"} < set(kinds(found, "s1"))
+    host = await world.host(Talker, shutdown_timeout=0)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    await a.submit_messages("u2", submission_id="s1")
+    await a.submit_messages("u3", submission_id="s2")
+    await asyncio.sleep(1)
+    host = await world.next_life()
+    await wait_for(host, Talker)
+    found = await stored(host, ADDRESS)
+    assert await transcript(host) == [
+        "user: u1",
+        "assistant: First.",
+        "user: u2",
+        "assistant: Well. Done.",
+        "user: u3",
+        "assistant: 3.",
+    ]
+    kept = [part for part in found.path[3].message["parts"] if part["type"].startswith("data")]
+    assert [(part["type"], part["data"]) for part in kept] == [
+        ("data-notice", {"text": "back again"})
+    ]
+    assert {"data-notice", "data-hint"} < set(kinds(found, "s1"))
+    await world.stop()
     [event] = heard
     assert (event.agent, event.request_id, event.cause) == (ADDRESS, "s1", "deploy")
     assert event.previous_run_id == "s1:1"

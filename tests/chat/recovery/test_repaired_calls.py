@@ -21,7 +21,7 @@ from interruptions import (
 from outlast import ToolCall, tool
 from outlast.chat.types.events import TranscriptRepaired
 from outlast.testing import Step
-from support import forever, hosting, listen
+from support import World, forever, hosting, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -193,25 +193,26 @@ async def test_a_call_of_a_turn_that_does_not_continue_is_asked_about_by_the_nex
     check_requests(model)
 
 
-async def test_a_call_that_was_stopped_is_asked_about_by_the_next_turn(store_url: str) -> None:
+async def test_a_call_that_was_stopped_is_asked_about_by_the_next_turn(world: World) -> None:
     Talker = worker(model := answering(CALL, "Hm."), NOTE)
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.submit_messages("u1", submission_id="s1")
-        await asyncio.sleep(1)
-        await a.cancel_chat("s1", "enough")
-        await host.until_settled()
-        assert call_states((await a.get_messages())[1]) == {"work-1": "unknown"}
-        await a.save_messages("u2")
-        assert (await a.get_messages())[1].text == NOTE["text"]
-        assert await rows(host, "calls", "state") == [("unknown",)]
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.submit_messages("u1", submission_id="s1")
+    await asyncio.sleep(1)
+    await a.cancel_chat("s1", "enough")
+    await host.until_settled()
+    assert call_states((await a.get_messages())[1]) == {"work-1": "unknown"}
+    await a.save_messages("u2")
+    assert (await a.get_messages())[1].text == NOTE["text"]
+    assert await rows(host, "calls", "state") == [("unknown",)]
+    await world.stop()
     assert len(seen) == 1
     check_requests(model)
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
 async def test_a_call_that_took_too_long_becomes_a_text_in_the_same_turn(
-    store_url: str, beside: bool
+    world: World, beside: bool
 ) -> None:
     async def look(self: Any) -> str:
         return "seen"
@@ -219,52 +220,55 @@ async def test_a_call_that_took_too_long_becomes_a_text_in_the_same_turn(
     step = CALL + Step.call("look", {}, id="look-1") if beside else CALL
     model = answering(step, "It took too long.")
     Talker = worker(model, NOTE, timeout=1, look=tool()(look))
-    async with hosting(Talker, url=store_url) as host:
-        events = listen(host, TranscriptRepaired)
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        answer = (await a.get_messages())[1]
-        assert call_states(answer) == ({"look-1": "output-available"} if beside else {})
-        texts = [part["text"] for part in answer.parts if part["type"] == "text"]
-        assert texts == [NOTE["text"], "It took too long."]
-        assert [each.tool_call_ids for each in events] == [("work-1",)]
-        states = await rows(host, "calls", "state", "id DESC")
-        assert states[0] == ("unknown",)
-        check_answers(await stored(host, ADDRESS))
-        for text in ("u2", "u3"):
-            await a.save_messages(text)
-        assert (await a.get_messages())[1].raw == answer.raw
+    host = await world.host(Talker)
+    events = listen(host, TranscriptRepaired)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    answer = (await a.get_messages())[1]
+    assert call_states(answer) == ({"look-1": "output-available"} if beside else {})
+    texts = [part["text"] for part in answer.parts if part["type"] == "text"]
+    assert texts == [NOTE["text"], "It took too long."]
+    assert [each.tool_call_ids for each in events] == [("work-1",)]
+    states = await rows(host, "calls", "state", "id DESC")
+    assert states[0] == ("unknown",)
+    check_answers(await stored(host, ADDRESS))
+    for text in ("u2", "u3"):
+        await a.save_messages(text)
+    assert (await a.get_messages())[1].raw == answer.raw
+    await world.stop()
     assert ("text", NOTE["text"]) in shown(model, 1)
     assert len(seen) == 1
     check_requests(model)
 
 
 async def test_a_call_that_took_too_long_and_stays_unknown_is_asked_about_once(
-    store_url: str,
+    world: World,
 ) -> None:
     Talker = worker(model := answering(CALL, "Hm."), None, timeout=1)
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        for text in ("u1", "u2"):
-            await a.save_messages(text)
-        assert call_states((await a.get_messages())[1]) == {"work-1": "unknown"}
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    for text in ("u1", "u2"):
+        await a.save_messages(text)
+    assert call_states((await a.get_messages())[1]) == {"work-1": "unknown"}
+    await world.stop()
     assert len(seen) == 1
     check_requests(model)
 
 
 async def test_another_outcome_of_a_call_that_took_too_long_is_what_the_model_reads(
-    store_url: str,
+    world: World,
 ) -> None:
     def settled(part: dict[str, Any]) -> dict[str, Any]:
         return {**part, "errorText": "Ask Bob."}
 
     Talker = worker(model := answering(CALL, "I ask Bob."), settled, timeout=1)
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        assert "Ask Bob." in str(model.requests[1].messages)
-        assert await rows(host, "calls", "state") == [("unknown",)]
-        await a.save_messages("u2")
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    assert "Ask Bob." in str(model.requests[1].messages)
+    assert await rows(host, "calls", "state") == [("unknown",)]
+    await a.save_messages("u2")
+    await world.stop()
     assert "It is not known" not in str([each.messages for each in model.requests])
     assert len(seen) == 1
     check_requests(model)

@@ -33,7 +33,7 @@ from outlast import ChatRecoveryOptions, TurnConfig
 from outlast.agent.agent import parts_of
 from outlast.chat.turn.state import TurnState
 from outlast.testing import ScriptedModel, Step
-from support import forever, hosting
+from support import World, forever, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -135,112 +135,120 @@ async def test_what_had_said_nothing_is_tried_again(store_url: str, lives: int) 
 
 
 @pytest.mark.invariant("F2")
-async def test_the_answer_before_is_not_touched(store_url: str) -> None:
+async def test_the_answer_before_is_not_touched(world: World) -> None:
     Talker = talker(model := answering("First.", SLOW, Step.text("three four")))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Talker, "a").save_messages("u1")
-        [_, first] = (await stored(host, ADDRESS)).path
-        await host.get(Talker, "a").submit_messages("u2", submission_id="s1")
-        await asyncio.sleep(2.5)
-    async with hosting(Talker, url=store_url, life="2") as host:
-        await wait_for(host, Talker)
-        found = await stored(host, ADDRESS)
-        assert found.path[1] == first
-        assert found.path[3].text == "one two three four"
-        assert found.path[3].id != first.id
+    host = await world.host(Talker, shutdown_timeout=0)
+    await host.get(Talker, "a").save_messages("u1")
+    [_, first] = (await stored(host, ADDRESS)).path
+    await host.get(Talker, "a").submit_messages("u2", submission_id="s1")
+    await asyncio.sleep(2.5)
+    host = await world.next_life()
+    await wait_for(host, Talker)
+    found = await stored(host, ADDRESS)
+    assert found.path[1] == first
+    assert found.path[3].text == "one two three four"
+    assert found.path[3].id != first.id
+    await world.stop()
     check_requests(model)
 
 
 @pytest.mark.invariant("F3")
-async def test_a_continuation_goes_on_with_its_own_message(store_url: str) -> None:
+async def test_a_continuation_goes_on_with_its_own_message(world: World) -> None:
     Talker = talker(model := answering("First.", "Second.", SLOW, Step.text("three four")))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        await a.save_messages("u2")
-        before = await stored(host, ADDRESS)
-        going = asyncio.create_task(a.continue_last_turn())
-        await asyncio.sleep(2.5)
+    host = await world.host(Talker, shutdown_timeout=0)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    await a.save_messages("u2")
+    before = await stored(host, ADDRESS)
+    going = asyncio.create_task(a.continue_last_turn())
+    await asyncio.sleep(2.5)
+    await world.stop()
     with pytest.raises(Exception, match="stop"):
         await going
-    async with hosting(Talker, url=store_url, life="2") as host:
-        told = Told(host)
-        await wait_for(host, Talker)
-        assert told.decided == [(17, "continue", "deploy")]
-        found = await stored(host, ADDRESS)
-        assert [row.body for row in found.path[:3]] == [row.body for row in before.path[:3]]
-        assert found.path[3].id == before.path[3].id
-        assert found.path[3].text == "Second.one two three four"
-        assert len(found.messages) == 4
+    host = await world.next_life()
+    told = Told(host)
+    await wait_for(host, Talker)
+    assert told.decided == [(17, "continue", "deploy")]
+    found = await stored(host, ADDRESS)
+    assert [row.body for row in found.path[:3]] == [row.body for row in before.path[:3]]
+    assert found.path[3].id == before.path[3].id
+    assert found.path[3].text == "Second.one two three four"
+    assert len(found.messages) == 4
+    await world.stop()
     check_requests(model)
 
 
 @pytest.mark.invariant("F3", "F7")
-async def test_a_continuation_that_had_said_nothing_is_tried_again(store_url: str) -> None:
+async def test_a_continuation_that_had_said_nothing_is_tried_again(world: World) -> None:
     Talker = talker(model := answering("First.", SLOW, " More."))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Talker, "a").save_messages("u1")
-        going = asyncio.create_task(host.get(Talker, "a").continue_last_turn())
-        await asyncio.sleep(0.5)
+    host = await world.host(Talker, shutdown_timeout=0)
+    await host.get(Talker, "a").save_messages("u1")
+    going = asyncio.create_task(host.get(Talker, "a").continue_last_turn())
+    await asyncio.sleep(0.5)
+    await world.stop()
     with pytest.raises(Exception, match="stop"):
         await going
-    async with hosting(Talker, url=store_url, life="2") as host:
-        told = Told(host)
-        await wait_for(host, Talker)
-        assert told.decided == [(14, "retry", "deploy")]
-        assert await transcript(host) == ["user: u1", "assistant: First. More."]
+    host = await world.next_life()
+    told = Told(host)
+    await wait_for(host, Talker)
+    assert told.decided == [(14, "retry", "deploy")]
+    assert await transcript(host) == ["user: u1", "assistant: First. More."]
+    await world.stop()
     check_requests(model)
 
 
 @pytest.mark.invariant("F11")
 @pytest.mark.parametrize("after", [0.5, 2.5])
-async def test_another_answer_in_place_of_one_goes_on_too(store_url: str, after: float) -> None:
+async def test_another_answer_in_place_of_one_goes_on_too(world: World, after: float) -> None:
     rest = "three four" if after > 2 else "one two three four"
     Talker = talker(model := answering("First.", SLOW, Step.text(rest)))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Talker, "a").save_messages("u1")
-        going = asyncio.create_task(host.get(Talker, "a").regenerate())
-        await asyncio.sleep(after)
+    host = await world.host(Talker, shutdown_timeout=0)
+    await host.get(Talker, "a").save_messages("u1")
+    going = asyncio.create_task(host.get(Talker, "a").regenerate())
+    await asyncio.sleep(after)
+    await world.stop()
     with pytest.raises(Exception, match="stop"):
         await going
-    async with hosting(Talker, url=store_url, life="2") as host:
-        a = await wait_for(host, Talker)
-        messages = await a.get_messages()
-        assert [message.text for message in messages] == ["u1", "one two three four"]
-        branches = await a.get_branches(messages[1].id)
-        assert [message.text for message in branches] == ["First.", "one two three four"]
-        assert "First." not in str(model.requests[-1].messages), "what it takes the place of"
+    host = await world.next_life()
+    a = await wait_for(host, Talker)
+    messages = await a.get_messages()
+    assert [message.text for message in messages] == ["u1", "one two three four"]
+    branches = await a.get_branches(messages[1].id)
+    assert [message.text for message in branches] == ["First.", "one two three four"]
+    assert "First." not in str(model.requests[-1].messages), "what it takes the place of"
+    await world.stop()
     check_requests(model)
 
 
 @pytest.mark.invariant("F5", "F6")
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_an_answer_that_was_complete_is_stored_without_a_request(
-    store_url: str, is_cancelled: bool
+    world: World, is_cancelled: bool
 ) -> None:
     async def on_step_finish(self: Any, context: Any) -> None:
         await forever()
 
     Talker = talker(model := ScriptedModel("All of it."), on_step_finish=on_step_finish)
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Talker, "a").submit_messages("u1", submission_id="s1")
-        await asyncio.sleep(1)
-        assert kinds(await stored(host, ADDRESS), "s1")[-1] == "finish-step"
-        if is_cancelled:
-            agent = agent_of(host, Talker)
-            await meddle(agent, "UPDATE inbox SET cancelled = 'enough' WHERE agent = ?", ADDRESS)
-    async with hosting(Talker, url=store_url, life="2") as host:
-        told = Told(host)
-        await wait_for(host, Talker)
-        [(row, action, _)] = told.decided
-        assert (row, action) == ((4, "abort") if is_cancelled else (1, "finalise"))
-        found = await stored(host, ADDRESS)
-        assert await transcript(host) == ["user: u1", "assistant: All of it."]
-        assert found.path[-1].status == ("stopped" if is_cancelled else "settled")
-        check_stream(found, "s1", "All of it.")
-        check_answers(found)
-        assert await inbox(host) == [("ended", "aborted" if is_cancelled else "completed")]
-        assert await incidents(host) == []
+    host = await world.host(Talker, shutdown_timeout=0)
+    await host.get(Talker, "a").submit_messages("u1", submission_id="s1")
+    await asyncio.sleep(1)
+    assert kinds(await stored(host, ADDRESS), "s1")[-1] == "finish-step"
+    if is_cancelled:
+        agent = agent_of(host, Talker)
+        await meddle(agent, "UPDATE inbox SET cancelled = 'enough' WHERE agent = ?", ADDRESS)
+    host = await world.next_life()
+    told = Told(host)
+    await wait_for(host, Talker)
+    [(row, action, _)] = told.decided
+    assert (row, action) == ((4, "abort") if is_cancelled else (1, "finalise"))
+    found = await stored(host, ADDRESS)
+    assert await transcript(host) == ["user: u1", "assistant: All of it."]
+    assert found.path[-1].status == ("stopped" if is_cancelled else "settled")
+    check_stream(found, "s1", "All of it.")
+    check_answers(found)
+    assert await inbox(host) == [("ended", "aborted" if is_cancelled else "completed")]
+    assert await incidents(host) == []
+    await world.stop()
     assert len(model.requests) == 1
 
 
@@ -264,19 +272,20 @@ async def test_half_a_call_leaves_no_empty_bubble(store_url: str, goes_on: bool)
 
 
 @pytest.mark.invariant("F1", "F9")
-async def test_a_damaged_row_of_the_stream_costs_only_itself(store_url: str) -> None:
+async def test_a_damaged_row_of_the_stream_costs_only_itself(world: World) -> None:
     Talker = talker(model := answering(SLOW, Step.text(" and the rest")))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Talker, "a").submit_messages("u1", submission_id="s1")
-        await asyncio.sleep(3.5)
-        stream = await rows(host, "streams", "seq, body", "seq")
-        [seq] = [seq for seq, body in stream if '"two ' in body]
-        damage = "UPDATE streams SET body = '{' WHERE agent = ? AND seq = ?"
-        await meddle(agent_of(host, Talker), damage, ADDRESS, seq)
-    async with hosting(Talker, url=store_url, life="2") as host:
-        a = await wait_for(host, Talker)
-        messages = await a.get_messages()
-        assert [message.text for message in messages] == ["u1", "one three  and the rest"]
+    host = await world.host(Talker, shutdown_timeout=0)
+    await host.get(Talker, "a").submit_messages("u1", submission_id="s1")
+    await asyncio.sleep(3.5)
+    stream = await rows(host, "streams", "seq, body", "seq")
+    [seq] = [seq for seq, body in stream if '"two ' in body]
+    damage = "UPDATE streams SET body = '{' WHERE agent = ? AND seq = ?"
+    await meddle(agent_of(host, Talker), damage, ADDRESS, seq)
+    host = await world.next_life()
+    a = await wait_for(host, Talker)
+    messages = await a.get_messages()
+    assert [message.text for message in messages] == ["u1", "one three  and the rest"]
+    await world.stop()
     check_requests(model)
 
 
@@ -356,22 +365,24 @@ async def test_half_an_answer_of_a_type_is_begun_anew(store_url: str) -> None:
 
 
 @pytest.mark.invariant("J15")
-async def test_a_tool_of_a_caller_who_is_gone_is_not_waited_for(store_url: str) -> None:
+async def test_a_tool_of_a_caller_who_is_gone_is_not_waited_for(world: World) -> None:
     tools = [{"name": "pick", "inputSchema": {"type": "object", "properties": {}}}]
     Talker = talker(model := answering(Step.call("pick", {}, id="p1"), "Without it, then."))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        chat = host.get(Talker, "a").chat("u1", Callback(), client_tools=tools, executor=forever)
-        calling = asyncio.create_task(chat)
-        await asyncio.sleep(1)
+    host = await world.host(Talker, shutdown_timeout=0)
+    chat = host.get(Talker, "a").chat("u1", Callback(), client_tools=tools, executor=forever)
+    calling = asyncio.create_task(chat)
+    await asyncio.sleep(1)
+    await world.stop()
     await asyncio.wait({calling})
     assert calling.exception() is None or "stop" in str(calling.exception())
-    async with hosting(Talker, url=store_url, life="2") as host:
-        a = await wait_for(host, Talker)
-        assert not await a.has_pending_interaction()
-        answer = (await a.get_messages())[-1]
-        assert answer.text == "Without it, then."
-        assert call_states(answer)["p1"] in ("unknown", "output-error")
-        assert await inbox(host) == [("ended", "completed")]
+    host = await world.next_life()
+    a = await wait_for(host, Talker)
+    assert not await a.has_pending_interaction()
+    answer = (await a.get_messages())[-1]
+    assert answer.text == "Without it, then."
+    assert call_states(answer)["p1"] in ("unknown", "output-error")
+    assert await inbox(host) == [("ended", "completed")]
+    await world.stop()
     check_requests(model)
 
 

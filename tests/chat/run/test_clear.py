@@ -25,7 +25,7 @@ from outlast.chat.inbox.inbox import Request
 from outlast.chat.run.stop import Stop
 from outlast.chat.transcript.transcript import Transcript
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -124,60 +124,60 @@ POINTS = {
 
 @pytest.mark.invariant("D4", "D5", "E5")
 @pytest.mark.parametrize("point", POINTS)
-async def test_nothing_is_left_of_what_was_asked_before_a_clear(store_url: str, point: str) -> None:
+async def test_nothing_is_left_of_what_was_asked_before_a_clear(world: World, point: str) -> None:
     Cleared.pending = None  # type: ignore[attr-defined]
-    async with hosting(Cleared, url=store_url, idle_timeout=3600) as host:
-        a = host.get(Cleared, "a")
-        await POINTS[point](host, a)
-        await a.clear_messages()
-        model: Any = Cleared.model
-        calls = len(model.requests)
-        assert await a.get_messages() == []
-        assert await counts(host, *EMPTY) == EMPTY
-        await asyncio.sleep(120)
-        await host.until_settled()
-        assert await counts(host, *EMPTY) == EMPTY
-        assert len(model.requests) == calls
-        if Cleared.pending is not None:  # type: ignore[attr-defined]
-            assert (await Cleared.pending).status in ("skipped", "aborted")  # type: ignore[attr-defined]
-        assert {state for state, _ in await inbox(host)} == {"ended"}
-        assert {outcome for _, outcome in await inbox(host)} <= {"skipped", "aborted"}
-        agent = agent_of(host, Cleared)
-        assert leftovers(agent) == {}
-        Cleared.model = after = answering("Fresh")
-        begun = asyncio.get_running_loop().time()
-        assert (await a.save_messages("new")).message.text == "Fresh"
-        assert asyncio.get_running_loop().time() - begun < 1
-        assert len(after.requests[0].messages) == 1
-    async with hosting(Cleared, url=store_url, life="2") as host:
-        await host.until_settled()
-        lines = said(await host.get(Cleared, "a").get_messages())
-        assert lines == ["user: new", "assistant: Fresh"]
-        assert len(after.requests) == 1
+    host = await world.host(Cleared, idle_timeout=3600)
+    a = host.get(Cleared, "a")
+    await POINTS[point](host, a)
+    await a.clear_messages()
+    model: Any = Cleared.model
+    calls = len(model.requests)
+    assert await a.get_messages() == []
+    assert await counts(host, *EMPTY) == EMPTY
+    await asyncio.sleep(120)
+    await host.until_settled()
+    assert await counts(host, *EMPTY) == EMPTY
+    assert len(model.requests) == calls
+    if Cleared.pending is not None:  # type: ignore[attr-defined]
+        assert (await Cleared.pending).status in ("skipped", "aborted")  # type: ignore[attr-defined]
+    assert {state for state, _ in await inbox(host)} == {"ended"}
+    assert {outcome for _, outcome in await inbox(host)} <= {"skipped", "aborted"}
+    agent = agent_of(host, Cleared)
+    assert leftovers(agent) == {}
+    Cleared.model = after = answering("Fresh")
+    begun = asyncio.get_running_loop().time()
+    assert (await a.save_messages("new")).message.text == "Fresh"
+    assert asyncio.get_running_loop().time() - begun < 1
+    assert len(after.requests[0].messages) == 1
+    host = await world.next_life()
+    await host.until_settled()
+    lines = said(await host.get(Cleared, "a").get_messages())
+    assert lines == ["user: new", "assistant: Fresh"]
+    assert len(after.requests) == 1
 
 
 @pytest.mark.invariant("D4")
 @pytest.mark.parametrize("point", POINTS)
-async def test_a_reset_stops_everything_and_keeps_what_was_said(store_url: str, point: str) -> None:
-    async with hosting(Cleared, url=store_url, idle_timeout=3600) as host:
-        a = host.get(Cleared, "a")
-        await POINTS[point](host, a)
-        await a.reset_turns("enough")
-        model: Any = Cleared.model
-        calls = len(model.requests)
-        await asyncio.sleep(120)
-        await host.until_settled()
-        assert len(model.requests) == calls
-        assert {outcome for _, outcome in await inbox(host)} <= {"skipped", "aborted"}
-        assert {error for (error,) in await inbox(host, "error")} == {"enough"}
-        lines = said(await a.get_messages())
-        if point == "in the text":
-            assert lines == ["user: u1", "assistant: one two "]
-        if point == "waiting":  # it was a submission
-            assert "user: u1" not in lines
-        if point == "debouncing":
-            assert "user: u1" in lines
-        assert leftovers(agent_of(host, Cleared)) == {}
+async def test_a_reset_stops_everything_and_keeps_what_was_said(world: World, point: str) -> None:
+    host = await world.host(Cleared, idle_timeout=3600)
+    a = host.get(Cleared, "a")
+    await POINTS[point](host, a)
+    await a.reset_turns("enough")
+    model: Any = Cleared.model
+    calls = len(model.requests)
+    await asyncio.sleep(120)
+    await host.until_settled()
+    assert len(model.requests) == calls
+    assert {outcome for _, outcome in await inbox(host)} <= {"skipped", "aborted"}
+    assert {error for (error,) in await inbox(host, "error")} == {"enough"}
+    lines = said(await a.get_messages())
+    if point == "in the text":
+        assert lines == ["user: u1", "assistant: one two "]
+    if point == "waiting":  # it was a submission
+        assert "user: u1" not in lines
+    if point == "debouncing":
+        assert "user: u1" in lines
+    assert leftovers(agent_of(host, Cleared)) == {}
 
 
 @pytest.mark.invariant("D4")
@@ -201,31 +201,31 @@ async def test_a_reset_at_the_moment_of_the_claim_is_durable(store_url: str) -> 
 
 @pytest.mark.invariant("E5")
 async def test_a_chunk_that_comes_while_the_clearing_is_written_is_not_stored(
-    store_url: str,
+    world: World,
 ) -> None:
     Talker = talker(answering(Step.text("one ") + Step.stalls()))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.submit_messages("u1")
-        turn = await until_running(host, Talker)
-        await asyncio.sleep(1)
-        activation = parts_of(agent_of(host, Talker)).activation
-        submit = activation.submit
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.submit_messages("u1")
+    turn = await until_running(host, Talker)
+    await asyncio.sleep(1)
+    activation = parts_of(agent_of(host, Talker)).activation
+    submit = activation.submit
 
-        def with_a_late_chunk(operations: Any) -> Any:
-            activation.submit = submit
-            outcome = submit(operations)
-            turn.emit('{"type":"text-delta","id":"s1-0","delta":"late"}')
-            turn.stream._flush()
-            return outcome
+    def with_a_late_chunk(operations: Any) -> Any:
+        activation.submit = submit
+        outcome = submit(operations)
+        turn.emit('{"type":"text-delta","id":"s1-0","delta":"late"}')
+        turn.stream._flush()
+        return outcome
 
-        activation.submit = with_a_late_chunk
-        await a.clear_messages()
-        await host.until_settled()
-        assert await counts(host, *EMPTY) == EMPTY
+    activation.submit = with_a_late_chunk
+    await a.clear_messages()
+    await host.until_settled()
+    assert await counts(host, *EMPTY) == EMPTY
 
 
-async def test_whoever_waits_for_a_cleared_turn_is_told_so(store_url: str) -> None:
+async def test_whoever_waits_for_a_cleared_turn_is_told_so(world: World) -> None:
     Talker = talker(answering(SLOW))
     heard: list[str] = []
 
@@ -241,45 +241,45 @@ async def test_whoever_waits_for_a_cleared_turn_is_told_so(store_url: str) -> No
         def on_interrupted(self) -> None:
             heard.append("interrupted")
 
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        running = asyncio.create_task(a.chat("u0", Ear()))
-        await until_running(host, Talker)
-        queued = asyncio.create_task(a.save_messages("u1"))
-        await asyncio.sleep(1.5)
-        await a.clear_messages()
-        assert ((await queued).status, (await queued).error) == (
-            "skipped",
-            "the conversation was cleared",
-        )
-        await running
-        assert heard == ["the conversation was cleared"]
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    running = asyncio.create_task(a.chat("u0", Ear()))
+    await until_running(host, Talker)
+    queued = asyncio.create_task(a.save_messages("u1"))
+    await asyncio.sleep(1.5)
+    await a.clear_messages()
+    assert ((await queued).status, (await queued).error) == (
+        "skipped",
+        "the conversation was cleared",
+    )
+    await running
+    assert heard == ["the conversation was cleared"]
 
 
 async def test_clearing_in_the_middle_of_many_messages_loses_only_those_before_it(
-    store_url: str,
+    world: World,
 ) -> None:
     Talker = talker(answering("Hello"))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        for n in range(20):
-            before = [asyncio.create_task(a.save_messages(f"before {i}")) for i in range(3)]
-            for _ in range(n):
-                await asyncio.sleep(0)
-            clearing = asyncio.create_task(a.clear_messages())
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    for n in range(20):
+        before = [asyncio.create_task(a.save_messages(f"before {i}")) for i in range(3)]
+        for _ in range(n):
             await asyncio.sleep(0)
-            after = asyncio.create_task(a.save_messages("after"))
-            await asyncio.gather(*before, clearing, after)
-            assert after.result().status == "completed"
-            lines = said(await a.get_messages())
-            assert lines[-2:] == ["user: after", "assistant: Hello"]
-            before_clear = parts_of(agent_of(host, Talker))[Transcript].path
-            await a.clear_messages()
-            assert await counts(host, *EMPTY) == EMPTY
-            assert before_clear
+        clearing = asyncio.create_task(a.clear_messages())
+        await asyncio.sleep(0)
+        after = asyncio.create_task(a.save_messages("after"))
+        await asyncio.gather(*before, clearing, after)
+        assert after.result().status == "completed"
+        lines = said(await a.get_messages())
+        assert lines[-2:] == ["user: after", "assistant: Hello"]
+        before_clear = parts_of(agent_of(host, Talker))[Transcript].path
+        await a.clear_messages()
+        assert await counts(host, *EMPTY) == EMPTY
+        assert before_clear
 
 
-async def test_a_tool_may_clear_the_conversation_that_it_runs_in(store_url: str) -> None:
+async def test_a_tool_may_clear_the_conversation_that_it_runs_in(world: World) -> None:
     class Forgetful(Think):
         model = ScriptedModel.calls("forget").then("Done.")
 
@@ -288,10 +288,10 @@ async def test_a_tool_may_clear_the_conversation_that_it_runs_in(store_url: str)
             await self.clear_messages()
             return "forgotten"
 
-    async with hosting(Forgetful, url=store_url) as host:
-        a = host.get(Forgetful, "a")
-        async with asyncio.timeout(10):
-            turn = await a.save_messages("u1")
-        assert turn.status == "aborted"
-        await host.until_settled()
-        assert await counts(host, *EMPTY) == EMPTY
+    host = await world.host(Forgetful)
+    a = host.get(Forgetful, "a")
+    async with asyncio.timeout(10):
+        turn = await a.save_messages("u1")
+    assert turn.status == "aborted"
+    await host.until_settled()
+    assert await counts(host, *EMPTY) == EMPTY

@@ -14,7 +14,7 @@ from outlast import CommitFailed, Host, Think, tool
 from outlast.agent.agent import parts_of
 from outlast.chat.run.response_hook import ResponseHook
 from outlast.testing import Step
-from support import forever, hosting
+from support import World, forever
 
 pytestmark = pytest.mark.virtual_time
 
@@ -65,7 +65,7 @@ def texts(Hearing: type[Told]) -> list[tuple[str, str]]:
 
 @pytest.mark.invariant("D8")
 @pytest.mark.parametrize("how", ["save", "chat", "stream", "continue", "regenerate", "stub"])
-async def test_the_hook_may_start_a_turn_and_wait_for_it(store_url: str, how: str) -> None:
+async def test_the_hook_may_start_a_turn_and_wait_for_it(world: World, how: str) -> None:
     done: list[Any] = []
 
     async def act(self: Any, result: Any, run: int) -> None:
@@ -87,12 +87,13 @@ async def test_the_hook_may_start_a_turn_and_wait_for_it(store_url: str, how: st
         done.append(self.messages[-1].text)
 
     Hearing = told(answering("one", "two"), act)
-    async with hosting(Hearing, url=store_url) as host:
-        assert (await host.get(Hearing, "a").save_messages("u1")).message.text == "one"
-        await host.until_settled()
-        assert leftovers(agent_of(host, Hearing)) == {}
-        assert await due(host) == []
-        assert [outcome for _, outcome in await inbox(host)] == ["completed"] * 2
+    host = await world.host(Hearing)
+    assert (await host.get(Hearing, "a").save_messages("u1")).message.text == "one"
+    await host.until_settled()
+    assert leftovers(agent_of(host, Hearing)) == {}
+    assert await due(host) == []
+    assert [outcome for _, outcome in await inbox(host)] == ["completed"] * 2
+    await world.stop()
     assert done[1].endswith("two")
     assert len(Hearing.log) == 2
     assert Hearing.log[1].message.text == done[1]
@@ -100,7 +101,7 @@ async def test_the_hook_may_start_a_turn_and_wait_for_it(store_url: str, how: st
 
 @pytest.mark.invariant("D8")
 async def test_a_slow_hook_holds_up_no_turn_and_is_called_in_the_order_of_the_answers(
-    store_url: str,
+    world: World,
 ) -> None:
     async def act(self: Any, result: Any, run: int) -> None:
         begun.append((result.message.text, len(await inbox(host))))
@@ -110,17 +111,18 @@ async def test_a_slow_hook_holds_up_no_turn_and_is_called_in_the_order_of_the_an
     begun: list[Any] = []
     ended: list[str] = []
     Hearing = told(answering("one", "two", "three"), act)
-    async with hosting(Hearing, url=store_url) as host:
-        loop = asyncio.get_running_loop()
-        start = loop.time()
-        for n in range(3):
-            await host.get(Hearing, "a").save_messages(f"u{n}")
-        assert loop.time() - start < 1
-        assert [text for text, _ in begun] == ["one"]
-        assert ended == []
-        await host.until_settled()
-        assert 300 <= loop.time() - start < 301
-        assert await due(host) == []
+    host = await world.host(Hearing)
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    for n in range(3):
+        await host.get(Hearing, "a").save_messages(f"u{n}")
+    assert loop.time() - start < 1
+    assert [text for text, _ in begun] == ["one"]
+    assert ended == []
+    await host.until_settled()
+    assert 300 <= loop.time() - start < 301
+    assert await due(host) == []
+    await world.stop()
     assert [text for text, _ in begun] == ended == ["one", "two", "three"]
 
 
@@ -133,18 +135,19 @@ STATUSES: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.parametrize("how", STATUSES)
-async def test_the_hook_is_told_how_the_turn_has_ended(store_url: str, how: str) -> None:
+async def test_the_hook_is_told_how_the_turn_has_ended(world: World, how: str) -> None:
     answer, status, text = STATUSES[how]
     Hearing = told(answering(answer, "Next"))
-    async with hosting(Hearing, url=store_url) as host:
-        a = host.get(Hearing, "a")
-        submitted = await a.submit_messages("u1")
-        await asyncio.sleep(1)
-        assert await a.cancel_chat(submitted.id, "enough") == (status == "aborted")
-        await host.until_settled()
-        await a.continue_last_turn()
-        await host.until_settled()
-        stored = await a.inspect_submission(submitted.id)
+    host = await world.host(Hearing)
+    a = host.get(Hearing, "a")
+    submitted = await a.submit_messages("u1")
+    await asyncio.sleep(1)
+    assert await a.cancel_chat(submitted.id, "enough") == (status == "aborted")
+    await host.until_settled()
+    await a.continue_last_turn()
+    await host.until_settled()
+    stored = await a.inspect_submission(submitted.id)
+    await world.stop()
     first, second = Hearing.log
     assert (first.request_id, first.status, first.message.text) == (submitted.id, status, text)
     assert (first.status, first.error) == (stored.status, stored.error)
@@ -153,40 +156,42 @@ async def test_the_hook_is_told_how_the_turn_has_ended(store_url: str, how: str)
     assert second.message.id == first.message.id
 
 
-async def test_a_turn_without_an_answer_is_none_to_be_told_of(store_url: str) -> None:
+async def test_a_turn_without_an_answer_is_none_to_be_told_of(world: World) -> None:
     fails, blank = Step.fails("rejected"), Step.text("")
     Hearing = told(answering(fails, Step.stalls(), blank, "Hello"))
-    async with hosting(Hearing, url=store_url) as host:
-        a = host.get(Hearing, "a")
-        assert (await a.continue_last_turn()).status == "skipped"
-        assert (await a.save_messages("u1")).status == "error"
-        stalled, waiting = await a.submit_messages("u2"), await a.submit_messages("u3")
-        await asyncio.sleep(1)
-        assert await a.cancel_chat(waiting.id)
-        assert await a.cancel_chat(stalled.id)
-        assert (await a.save_messages("u4")).message is None
-        await a.add_messages("u5")
-        await host.until_settled()
-        assert Hearing.log == []
-        assert await due(host) == []
-        await a.save_messages("u6")
-        await host.until_settled()
+    host = await world.host(Hearing)
+    a = host.get(Hearing, "a")
+    assert (await a.continue_last_turn()).status == "skipped"
+    assert (await a.save_messages("u1")).status == "error"
+    stalled, waiting = await a.submit_messages("u2"), await a.submit_messages("u3")
+    await asyncio.sleep(1)
+    assert await a.cancel_chat(waiting.id)
+    assert await a.cancel_chat(stalled.id)
+    assert (await a.save_messages("u4")).message is None
+    await a.add_messages("u5")
+    await host.until_settled()
+    assert Hearing.log == []
+    assert await due(host) == []
+    await a.save_messages("u6")
+    await host.until_settled()
+    await world.stop()
     assert texts(Hearing) == [("completed", "Hello")]
 
 
-async def test_an_answer_that_was_cleared_meanwhile_is_told_to_nobody(store_url: str) -> None:
+async def test_an_answer_that_was_cleared_meanwhile_is_told_to_nobody(world: World) -> None:
     async def act(self: Any, result: Any, run: int) -> None:
         await asyncio.sleep(10)
 
     Hearing = told(answering("one", "two", "three"), act)
-    async with hosting(Hearing, url=store_url) as host:
-        a = host.get(Hearing, "a")
-        await a.save_messages("u1")
-        await a.save_messages("u2")
-        await a.clear_messages()
-        await a.save_messages("u3")
-        await host.until_settled()
-        assert await due(host) == []
+    host = await world.host(Hearing)
+    a = host.get(Hearing, "a")
+    await a.save_messages("u1")
+    await a.save_messages("u2")
+    await a.clear_messages()
+    await a.save_messages("u3")
+    await host.until_settled()
+    assert await due(host) == []
+    await world.stop()
     assert texts(Hearing) == [("completed", "one"), ("completed", "three")]
 
 
@@ -194,7 +199,7 @@ async def test_an_answer_that_was_cleared_meanwhile_is_told_to_nobody(store_url:
 
 
 async def test_a_hook_that_raises_is_logged_and_the_next_answer_is_told(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def act(self: Any, result: Any, run: int) -> None:
         if result.message.text == "one":
@@ -203,12 +208,13 @@ async def test_a_hook_that_raises_is_logged_and_the_next_answer_is_told(
             raise asyncio.CancelledError
 
     Hearing = told(answering("one", "two", "three"), act)
-    async with hosting(Hearing, url=store_url) as host:
-        for n in range(3):
-            assert (await host.get(Hearing, "a").save_messages(f"u{n}")).status == "completed"
-        await host.until_settled()
-        assert await due(host) == []
-        assert leftovers(agent_of(host, Hearing)) == {}
+    host = await world.host(Hearing)
+    for n in range(3):
+        assert (await host.get(Hearing, "a").save_messages(f"u{n}")).status == "completed"
+    await host.until_settled()
+    assert await due(host) == []
+    assert leftovers(agent_of(host, Hearing)) == {}
+    await world.stop()
     assert [text for _, text in texts(Hearing)] == ["one", "two", "three"]
     logged = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [record.getMessage() for record in logged] == ["Hearing/a: on_chat_response raised"] * 2
@@ -228,7 +234,7 @@ DOES: dict[str, Callable[[Any], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("what", DOES)
 async def test_a_host_that_dies_in_the_hook_calls_it_again_and_doubles_nothing_that_it_did(
-    store_url: str, what: str
+    world: World, what: str
 ) -> None:
     async def act(self: Any, result: Any, run: int) -> None:
         if result.message.text != "one":
@@ -240,26 +246,27 @@ async def test_a_host_that_dies_in_the_hook_calls_it_again_and_doubles_nothing_t
 
     done: list[int] = []
     Hearing = told(answering("one", "two"), act)
-    async with hosting(Hearing, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Hearing, "a").save_messages("u1")
-        await until(lambda: done)
-        await asyncio.sleep(5)
-        before = said(await host.get(Hearing, "a").get_messages())
-        assert (await rows(host, "responses", "seq", "seq"))[0] == (1,), "it is not done yet"
-    async with hosting(Hearing, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert done == [1, 2]
-        assert said(await host.get(Hearing, "a").get_messages()) == before
-        await asyncio.sleep(60)
-        await host.until_settled()
-        assert await due(host) == []
+    host = await world.host(Hearing, shutdown_timeout=0)
+    await host.get(Hearing, "a").save_messages("u1")
+    await until(lambda: done)
+    await asyncio.sleep(5)
+    before = said(await host.get(Hearing, "a").get_messages())
+    assert (await rows(host, "responses", "seq", "seq"))[0] == (1,), "it is not done yet"
+    host = await world.next_life()
+    await host.until_settled()
+    assert done == [1, 2]
+    assert said(await host.get(Hearing, "a").get_messages()) == before
+    await asyncio.sleep(60)
+    await host.until_settled()
+    assert await due(host) == []
+    await world.stop()
     notes = [each for each in Hearing.log if isinstance(each, str)]
     assert notes == {"schedule": ["scheduled"], "fiber": ["fiber"]}.get(what, [])
     times = [r.message.text for r in Hearing.log if not isinstance(r, str)]
     assert times == ["one", "one", *(["two"] * (len(before) // 2 - 1))]
 
 
-async def test_what_a_dead_host_came_to_say_is_told_by_the_next(store_url: str) -> None:
+async def test_what_a_dead_host_came_to_say_is_told_by_the_next(world: World) -> None:
     """Answers behind the one whose hook was running, and what was left of a turn that was not over."""
 
     async def act(self: Any, result: Any, run: int) -> None:
@@ -267,48 +274,51 @@ async def test_what_a_dead_host_came_to_say_is_told_by_the_next(store_url: str) 
             await forever()
 
     Hearing = told(answering("one", "two", Step.text("three ") + Step.stalls()), act)
-    async with hosting(Hearing, url=store_url, shutdown_timeout=0) as host:
-        a = host.get(Hearing, "a")
-        await a.save_messages("u1")
-        await a.save_messages("u2")
-        await a.submit_messages("u3")
-        await asyncio.sleep(1)
-        assert texts(Hearing) == [("completed", "one")]
+    host = await world.host(Hearing, shutdown_timeout=0)
+    a = host.get(Hearing, "a")
+    await a.save_messages("u1")
+    await a.save_messages("u2")
+    await a.submit_messages("u3")
+    await asyncio.sleep(1)
+    assert texts(Hearing) == [("completed", "one")]
+    await world.stop()
     Hearing.act = None
-    async with hosting(Hearing, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert await due(host) == []
+    host = await world.next_life()
+    await host.until_settled()
+    assert await due(host) == []
+    await world.stop()
     assert texts(Hearing)[1:] == [
         ("completed", "one"),
         ("completed", "two"),
         ("interrupted", "three "),
     ]
-    async with hosting(Hearing, url=store_url, life="3") as host:
-        await host.get(Hearing, "a").get_messages()
-        await host.until_settled()
+    host = await world.next_life()
+    await host.get(Hearing, "a").get_messages()
+    await host.until_settled()
+    await world.stop()
     assert len(Hearing.log) == 4, "what was told stays so"
 
 
 async def test_a_store_that_is_away_for_a_while_only_delays_what_is_to_be_told(
-    store_url: str,
+    world: World,
 ) -> None:
     Hearing = told(answering("one", "two"))
-    async with hosting(Hearing, url=store_url) as host:
-        a = host.get(Hearing, "a")
-        await a.get_messages()
-        responses = parts_of(agent_of(host, Hearing))[ResponseHook]
-        commits, failed = responses.commits, []
+    host = await world.host(Hearing)
+    a = host.get(Hearing, "a")
+    await a.get_messages()
+    responses = parts_of(agent_of(host, Hearing))[ResponseHook]
+    commits, failed = responses.commits, []
 
-        class Away:
-            async def commit(self, operations: Any) -> Any:
-                if len(failed) < 3:
-                    failed.append(operations)
-                    raise CommitFailed("the store is away")
-                return await commits.commit(operations)
+    class Away:
+        async def commit(self, operations: Any) -> Any:
+            if len(failed) < 3:
+                failed.append(operations)
+                raise CommitFailed("the store is away")
+            return await commits.commit(operations)
 
-        responses.commits = Away()
-        await asyncio.gather(a.save_messages("u1"), a.save_messages("u2"))
-        await asyncio.sleep(300)
-        assert len(failed) == 3
-        assert {result.message.text for result in Hearing.log} == {"one", "two"}
-        assert await due(host) == []
+    responses.commits = Away()
+    await asyncio.gather(a.save_messages("u1"), a.save_messages("u2"))
+    await asyncio.sleep(300)
+    assert len(failed) == 3
+    assert {result.message.text for result in Hearing.log} == {"one", "two"}
+    assert await due(host) == []

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from conversation import agent_of, answering, counts, inbox, rows, talker
 
+from outlast.agent.agent import parts_of
 from outlast.chat.run.retention import ALARM
 from outlast.testing import Step
-from support import alarm_rows, hosting
+from support import World, alarm_rows, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -23,73 +24,73 @@ async def alarms(host: Any) -> list[Any]:
 
 
 @pytest.mark.invariant("E16", "E23")
-async def test_the_stream_of_a_turn_is_gone_ten_minutes_after_its_end(store_url: str) -> None:
+async def test_the_stream_of_a_turn_is_gone_ten_minutes_after_its_end(world: World) -> None:
     Talker = talker(answering("Hello"))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        await asyncio.sleep(9 * MINUTE)
-        assert (await counts(host))["streams"] > 0
-        assert len(await alarms(host)) == 1
-        await asyncio.sleep(2 * MINUTE)
-        left = await counts(host)
-        assert (left["streams"], left["messages"], left["inbox"]) == (0, 2, 1)
-        assert await alarms(host) == []
-        await asyncio.sleep(DAY)
-        assert host.statistics().active == 0
-        assert len(await a.get_messages()) == 2
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    await asyncio.sleep(9 * MINUTE)
+    assert (await counts(host))["streams"] > 0
+    assert len(await alarms(host)) == 1
+    await asyncio.sleep(2 * MINUTE)
+    left = await counts(host)
+    assert (left["streams"], left["messages"], left["inbox"]) == (0, 2, 1)
+    assert await alarms(host) == []
+    await asyncio.sleep(DAY)
+    assert host.statistics().active == 0
+    assert len(await a.get_messages()) == 2
 
 
 @pytest.mark.invariant("E16", "E23")
-async def test_streams_stay_bounded_however_many_turns_there_are(store_url: str) -> None:
+async def test_streams_stay_bounded_however_many_turns_there_are(world: World) -> None:
     Talker = talker(answering("Hello"))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        most = 0
-        for n in range(40):
-            await a.save_messages(f"u{n}")
-            await asyncio.sleep(3 * MINUTE)
-            turns = {turn for (turn,) in await rows(host, "streams", "turn")}
-            most = max(most, len(turns))
-            newest = (await inbox(host, "id"))[-1][0]
-            assert newest in turns
-            assert len(await alarms(host)) == 1
-        assert most <= 7
-        await asyncio.sleep(30 * MINUTE)
-        assert (await counts(host))["streams"] == 0
-        assert await alarms(host) == []
-
-
-@pytest.mark.invariant("E16")
-async def test_the_stream_of_an_open_turn_is_never_taken(store_url: str) -> None:
-    Talker = talker(answering("Hello", Step.text("one ") + Step.stalls(3600) + "two"))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        waiting = asyncio.create_task(a.save_messages("u2"))
-        await asyncio.sleep(30 * MINUTE)
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    most = 0
+    for n in range(40):
+        await a.save_messages(f"u{n}")
+        await asyncio.sleep(3 * MINUTE)
         turns = {turn for (turn,) in await rows(host, "streams", "turn")}
-        assert turns == {(await inbox(host, "id"))[1][0]}
-        assert (await waiting).message.text == "one two"
-        await asyncio.sleep(11 * MINUTE)
-        assert (await counts(host))["streams"] == 0
+        most = max(most, len(turns))
+        newest = (await inbox(host, "id"))[-1][0]
+        assert newest in turns
+        assert len(await alarms(host)) == 1
+    assert most <= 7
+    await asyncio.sleep(30 * MINUTE)
+    assert (await counts(host))["streams"] == 0
+    assert await alarms(host) == []
 
 
 @pytest.mark.invariant("E16")
-async def test_an_interrupted_turn_keeps_its_stream_until_it_has_ended(store_url: str) -> None:
+async def test_the_stream_of_an_open_turn_is_never_taken(world: World) -> None:
+    Talker = talker(answering("Hello", Step.text("one ") + Step.stalls(3600) + "two"))
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    waiting = asyncio.create_task(a.save_messages("u2"))
+    await asyncio.sleep(30 * MINUTE)
+    turns = {turn for (turn,) in await rows(host, "streams", "turn")}
+    assert turns == {(await inbox(host, "id"))[1][0]}
+    assert (await waiting).message.text == "one two"
+    await asyncio.sleep(11 * MINUTE)
+    assert (await counts(host))["streams"] == 0
+
+
+@pytest.mark.invariant("E16")
+async def test_an_interrupted_turn_keeps_its_stream_until_it_has_ended(world: World) -> None:
     Talker = talker(answering(Step.text("one ") + Step.stalls()))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Talker, "a").submit_messages("u1")
-        await asyncio.sleep(1)
-        begun = host.clock.now()
-        assert await alarms(host) == []
-    async with hosting(Talker, url=store_url, life="2") as host:
-        host.clock.set(begun + DAY * 1000)  # type: ignore[attr-defined]
-        await host.until_settled()
-        assert (await counts(host))["streams"] > 0
-        assert len(await alarms(host)) == 1
-        await asyncio.sleep(11 * MINUTE)
-        assert (await counts(host))["streams"] == 0
+    host = await world.host(Talker, shutdown_timeout=0)
+    await host.get(Talker, "a").submit_messages("u1")
+    await asyncio.sleep(1)
+    begun = host.clock.now()
+    assert await alarms(host) == []
+    host = await world.next_life()
+    host.clock.set(begun + DAY * 1000)  # type: ignore[attr-defined]
+    await host.until_settled()
+    assert (await counts(host))["streams"] > 0
+    assert len(await alarms(host)) == 1
+    await asyncio.sleep(11 * MINUTE)
+    assert (await counts(host))["streams"] == 0
 
 
 @pytest.mark.invariant("O4")
@@ -107,84 +108,84 @@ async def test_the_alarm_survives_restarts_and_does_not_multiply(store_url: str)
         assert await alarms(host) == []
 
 
-async def test_entries_go_after_thirty_days_and_submissions_stay(store_url: str) -> None:
+async def test_entries_go_after_thirty_days_and_submissions_stay(world: World) -> None:
     Talker = talker(answering("Hello"))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1", idempotency_key="k1")
-        submitted = await a.submit_messages("u2", idempotency_key="k2")
-        await asyncio.sleep(29 * DAY)
-        await a.save_messages("u3")
-        await asyncio.sleep(11 * MINUTE)
-        assert (await counts(host))["inbox"] == 3
-        assert not (await a.save_messages("again", idempotency_key="k1")).accepted
-        await asyncio.sleep(2 * DAY)
-        await a.save_messages("u4")
-        await asyncio.sleep(11 * MINUTE)
-        assert [origin for (origin,) in await inbox(host, "origin")] == [
-            "submission",
-            "save",
-            "save",
-        ]
-        assert (await a.inspect_submission(submitted.id)).status == "completed"
-        assert not (await a.submit_messages("again", idempotency_key="k2")).accepted
-        assert len(await a.get_messages()) == 8
-        assert await alarms(host) == []
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1", idempotency_key="k1")
+    submitted = await a.submit_messages("u2", idempotency_key="k2")
+    await asyncio.sleep(29 * DAY)
+    await a.save_messages("u3")
+    await asyncio.sleep(11 * MINUTE)
+    assert (await counts(host))["inbox"] == 3
+    assert not (await a.save_messages("again", idempotency_key="k1")).accepted
+    await asyncio.sleep(2 * DAY)
+    await a.save_messages("u4")
+    await asyncio.sleep(11 * MINUTE)
+    assert [origin for (origin,) in await inbox(host, "origin")] == [
+        "submission",
+        "save",
+        "save",
+    ]
+    assert (await a.inspect_submission(submitted.id)).status == "completed"
+    assert not (await a.submit_messages("again", idempotency_key="k2")).accepted
+    assert len(await a.get_messages()) == 8
+    assert await alarms(host) == []
 
 
 async def test_a_turn_that_ends_during_the_clearing_up_is_cleared_up_too(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Talker = talker(answering("Hello"))
-    async with hosting(Talker, url=store_url, idle_timeout=DAY) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        await asyncio.sleep(5 * MINUTE)
-        agent = agent_of(host, Talker)
-        store = agent._activation.store
-        fetch = store.fetch
+    host = await world.host(Talker, idle_timeout=DAY)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    await asyncio.sleep(5 * MINUTE)
+    agent = agent_of(host, Talker)
+    store = parts_of(agent).activation.store
+    fetch = store.fetch
 
-        async def slowly(query: Any, *arguments: Any) -> Any:
-            found = await fetch(query, *arguments)
-            if "min(ended_at)" in query.sqlite:
-                monkeypatch.setattr(store, "fetch", fetch)
-                await a.save_messages("u2")  # after the look, before the commit
-            return found
+    async def slowly(query: Any, *arguments: Any) -> Any:
+        found = await fetch(query, *arguments)
+        if "min(ended_at)" in query.sqlite:
+            monkeypatch.setattr(store, "fetch", fetch)
+            await a.save_messages("u2")  # after the look, before the commit
+        return found
 
-        monkeypatch.setattr(store, "fetch", slowly)
-        await asyncio.sleep(6 * MINUTE)
-        assert len(await a.get_messages()) == 4
-        assert len(await alarms(host)) == 1
-        await asyncio.sleep(15 * MINUTE)
-        assert (await counts(host))["streams"] == 0
-        assert await alarms(host) == []
+    monkeypatch.setattr(store, "fetch", slowly)
+    await asyncio.sleep(6 * MINUTE)
+    assert len(await a.get_messages()) == 4
+    assert len(await alarms(host)) == 1
+    await asyncio.sleep(15 * MINUTE)
+    assert (await counts(host))["streams"] == 0
+    assert await alarms(host) == []
 
 
-async def test_an_agent_without_turns_sets_no_alarm(store_url: str) -> None:
+async def test_an_agent_without_turns_sets_no_alarm(world: World) -> None:
     Talker = talker(answering("Hello"))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.add_messages("u1")
-        await a.clear_messages()
-        await a.reset_turns()
-        assert await a.get_messages() == []
-        assert await alarms(host) == []
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.add_messages("u1")
+    await a.clear_messages()
+    await a.reset_turns()
+    assert await a.get_messages() == []
+    assert await alarms(host) == []
 
 
-async def test_what_ends_without_a_turn_is_cleared_up_too(store_url: str) -> None:
+async def test_what_ends_without_a_turn_is_cleared_up_too(world: World) -> None:
     Talker = talker(answering(Step.stalls()))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.submit_messages("u1")
-        waits = await a.submit_messages("u2")
-        assert await a.cancel_chat(waits.id)
-        assert len(await alarms(host)) == 1
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.submit_messages("u1")
+    waits = await a.submit_messages("u2")
+    assert await a.cancel_chat(waits.id)
+    assert len(await alarms(host)) == 1
 
 
-async def test_what_a_reset_gives_up_is_cleared_up_too(store_url: str) -> None:
+async def test_what_a_reset_gives_up_is_cleared_up_too(world: World) -> None:
     Talker = talker(answering(Step.stalls()))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.submit_messages("u1")
-        await a.reset_turns()
-        assert len(await alarms(host)) == 1
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.submit_messages("u1")
+    await a.reset_turns()
+    assert len(await alarms(host)) == 1

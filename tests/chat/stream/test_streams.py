@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 from chat_rows import Seen, check_answers, check_seen, stored
-from conversation import agent_of, answering, meddle, rows, talker
+from conversation import agent_of, answering, followed, meddle, rows, talker
 from pydantic_ai.toolsets import FunctionToolset
 
 from outlast import Agent, Host, Think, tool
 from outlast.agent.commit import Commit
-from outlast.chat.admission import Admission
-from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.message.results import TurnEnd
 from outlast.chat.stream import stream as streams
 from outlast.chat.stream.stream import Stream
@@ -288,9 +286,7 @@ class Following(Think):
     chat_recovery = False
 
     async def follow(self, request: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:
-        entry = await self._parts[Inbox].get(request)
-        assert entry is not None
-        async for item in (await self._parts[Admission].stream(entry)).read(after):
+        async for item in followed(self, request, after):
             yield item
 
 

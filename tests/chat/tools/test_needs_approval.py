@@ -15,7 +15,7 @@ from pydantic_ai.tools import ToolDefinition
 from outlast import Think, ToolCall, tool
 from outlast.chat.context.history import DENIED
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -41,7 +41,7 @@ class Careful(Think):
 
 
 @pytest.mark.parametrize("needs", [_above, _above_later, _above_limit, "is_much"])
-async def test_a_function_says_which_calls_need_an_approval(store_url: str, needs: Any) -> None:
+async def test_a_function_says_which_calls_need_an_approval(world: World, needs: Any) -> None:
     paid: list[int] = []
 
     @tool(needs_approval=needs)
@@ -54,18 +54,18 @@ async def test_a_function_says_which_calls_need_an_approval(store_url: str, need
     )
     model = ScriptedModel(step, "Done.")
     Talker = type("Talker", (Careful,), {"model": model, "get_tools": lambda _: [pay]})
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        assert await states(a) == {"little": "output-available", "much": "approval-requested"}
-        assert paid == [5]
-        await a.add_tool_approval("much", True)
-        await host.until_settled()
-        assert (paid, returned(model)) == ([5, 50], {"little": "paid", "much": "paid"})
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    assert await states(a) == {"little": "output-available", "much": "approval-requested"}
+    assert paid == [5]
+    await a.add_tool_approval("much", True)
+    await host.until_settled()
+    assert (paid, returned(model)) == ([5, 50], {"little": "paid", "much": "paid"})
 
 
 async def test_a_call_of_which_nobody_can_say_whether_it_needs_one_does_not_run(
-    store_url: str,
+    world: World,
 ) -> None:
     def broken(call: ToolCall) -> bool:
         raise ValueError("no idea")
@@ -77,10 +77,10 @@ async def test_a_call_of_which_nobody_can_say_whether_it_needs_one_does_not_run(
         async def pay(self) -> None:
             raise AssertionError("it must not run")
 
-    async with hosting(Broken, url=store_url) as host:
-        a = host.get(Broken, "a")
-        assert (await a.save_messages("u1")).status == "completed"
-        assert returned(Broken.model)["pay"].startswith("The tool failed. (error_")
+    host = await world.host(Broken)
+    a = host.get(Broken, "a")
+    assert (await a.save_messages("u1")).status == "completed"
+    assert returned(Broken.model)["pay"].startswith("The tool failed. (error_")
 
 
 # --- tools of others -----------------------------------------------------------------------------
@@ -110,42 +110,42 @@ async def _keyed(call: ToolCall, amount: int = 1) -> str:
     ids=["requires_approval", "raises", "raises, with a key"],
 )
 async def test_tools_may_ask_in_the_way_of_pydantic_ai(
-    store_url: str, given: Any, approved: bool
+    world: World, given: Any, approved: bool
 ) -> None:
     name = given.name if isinstance(given, Tool) else "_keyed"
     step = Step.call(name, {"amount": 3}, id="c")
     Talker = talker(model := ScriptedModel(step, "So."), get_tools=lambda _: [given])
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        assert await states(a) == {"c": "approval-requested"}
-        assert await a.add_tool_approval("c", approved)
-        await asyncio.wait_for(host.until_settled(), 100)
-        assert returned(model) == {"c": "paid 3" if approved else DENIED}
-        begun = [state for (state,) in await rows(host, "calls", "state") if state == "begun"]
-        assert begun == []
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    assert await states(a) == {"c": "approval-requested"}
+    assert await a.add_tool_approval("c", approved)
+    await asyncio.wait_for(host.until_settled(), 100)
+    assert returned(model) == {"c": "paid 3" if approved else DENIED}
+    begun = [state for (state,) in await rows(host, "calls", "state") if state == "begun"]
+    assert begun == []
 
 
-async def test_a_call_that_its_tool_defers_is_answered_by_somebody_else(store_url: str) -> None:
+async def test_a_call_that_its_tool_defers_is_answered_by_somebody_else(world: World) -> None:
     async def ask_a_colleague(question: str) -> str:
         raise CallDeferred
 
     step = Step.call("ask_a_colleague", {"question": "Why?"}, id="c")
     Talker = talker(model := ScriptedModel(step, "So."), get_tools=lambda _: [ask_a_colleague])
-    async with hosting(Talker, url=store_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
-    async with hosting(Talker, url=store_url, life="2") as host:
-        a = host.get(Talker, "a")
-        assert await states(a) == {"c": "input-available"}
-        assert await a.add_tool_output("c", "Because.")
-        await host.until_settled()
-        assert returned(model) == {"c": "Because."}
-        assert await continuations(host) == ["completed"]
+    host = await world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    host = await world.next_life()
+    a = host.get(Talker, "a")
+    assert await states(a) == {"c": "input-available"}
+    assert await a.add_tool_output("c", "Because.")
+    await host.until_settled()
+    assert returned(model) == {"c": "Because."}
+    assert await continuations(host) == ["completed"]
 
 
 @pytest.mark.parametrize("again", [ApprovalRequired, CallDeferred])
 async def test_a_call_that_waits_once_more_after_its_approval_is_over(
-    store_url: str, again: type[Exception]
+    world: World, again: type[Exception]
 ) -> None:
     """Nobody could answer it; and a turn that goes on by itself must not do so for ever."""
 
@@ -154,15 +154,15 @@ async def test_a_call_that_waits_once_more_after_its_approval_is_over(
         raise again
 
     Talker = talker(model := answering(calls("pay"), "So."), get_tools=lambda _: [pay])
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        await a.add_tool_approval("pay", True)
-        await asyncio.sleep(10)
-        assert returned(model)["pay"]
-        assert (len(model.requests), await continuations(host)) == (2, ["completed"])
-        assert not await a.has_pending_interaction()
-        assert await a.wait_until_stable(timeout=1)
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    await a.add_tool_approval("pay", True)
+    await asyncio.sleep(10)
+    assert returned(model)["pay"]
+    assert (len(model.requests), await continuations(host)) == (2, ["completed"])
+    assert not await a.has_pending_interaction()
+    assert await a.wait_until_stable(timeout=1)
 
 
 # --- tools that the client runs ------------------------------------------------------------------
@@ -174,63 +174,63 @@ DEFINITION = ToolDefinition(name="copy", kind="unapproved")
 @pytest.mark.parametrize("given", ["client", "agent", "definition"])
 @pytest.mark.parametrize("approved", [True, False])
 async def test_a_client_runs_its_tool_only_once_it_is_approved(
-    store_url: str, given: str, approved: bool
+    world: World, given: str, approved: bool
 ) -> None:
     Talker = talker(model := ScriptedModel(calls("copy"), "Done."))
     if given != "client":
         Talker.get_tools = lambda self: [CAREFUL if given == "agent" else DEFINITION]
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1", client_tools=[CAREFUL] if given == "client" else None)
-        assert await states(a) == {"copy": "approval-requested"}
-        assert not await a.add_tool_output("copy", "unasked")
-        assert await a.add_tool_approval("copy", approved)
-        if approved:
-            assert await states(a) == {"copy": "input-available"}  # now it is the client's
-            assert await continuations(host) == []
-            assert not await a.add_tool_approval("copy", False)
-            assert await a.add_tool_output("copy", "the text")
-        await a.wait_until_stable()
-        assert returned(model) == {"copy": "the text" if approved else DENIED}
-        assert await states(a) == {"copy": "output-available" if approved else "output-denied"}
-        assert await continuations(host) == ["completed"]
-
-
-async def test_an_approval_that_was_given_survives_the_process(store_url: str) -> None:
-    Talker = talker(ScriptedModel(calls("copy"), "Done.", by="turn"))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1", client_tools=[CAREFUL])
-        await a.add_tool_approval("copy", True)
-    async with hosting(Talker, url=store_url, life="2") as host:
-        a = host.get(Talker, "a")
-        assert await states(a) == {"copy": "input-available"}
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1", client_tools=[CAREFUL] if given == "client" else None)
+    assert await states(a) == {"copy": "approval-requested"}
+    assert not await a.add_tool_output("copy", "unasked")
+    assert await a.add_tool_approval("copy", approved)
+    if approved:
+        assert await states(a) == {"copy": "input-available"}  # now it is the client's
+        assert await continuations(host) == []
+        assert not await a.add_tool_approval("copy", False)
         assert await a.add_tool_output("copy", "the text")
-        await a.wait_until_stable()
-        assert await states(a) == {"copy": "output-available"}
-        assert (await a.get_messages())[-1].text == "Done."
+    await a.wait_until_stable()
+    assert returned(model) == {"copy": "the text" if approved else DENIED}
+    assert await states(a) == {"copy": "output-available" if approved else "output-denied"}
+    assert await continuations(host) == ["completed"]
 
 
-async def test_an_executor_is_not_called_before_an_approval(store_url: str) -> None:
+async def test_an_approval_that_was_given_survives_the_process(world: World) -> None:
+    Talker = talker(ScriptedModel(calls("copy"), "Done.", by="turn"))
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1", client_tools=[CAREFUL])
+    await a.add_tool_approval("copy", True)
+    host = await world.next_life()
+    a = host.get(Talker, "a")
+    assert await states(a) == {"copy": "input-available"}
+    assert await a.add_tool_output("copy", "the text")
+    await a.wait_until_stable()
+    assert await states(a) == {"copy": "output-available"}
+    assert (await a.get_messages())[-1].text == "Done."
+
+
+async def test_an_executor_is_not_called_before_an_approval(world: World) -> None:
     Talker = talker(ScriptedModel(calls("copy"), "Done."))
     called: list[str] = []
 
     class Silent:
         def on_event(self, chunk: str) -> None: ...
 
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        options: Any = {"client_tools": [CAREFUL], "executor": lambda call: called.append(call.id)}
-        await a.chat("u1", Silent(), **options)
-        assert await states(a) == {"copy": "approval-requested"}
-        assert called == []
-        await a.add_tool_approval("copy", True)
-        assert await states(a) == {"copy": "input-available"}
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    options: Any = {"client_tools": [CAREFUL], "executor": lambda call: called.append(call.id)}
+    await a.chat("u1", Silent(), **options)
+    assert await states(a) == {"copy": "approval-requested"}
+    assert called == []
+    await a.add_tool_approval("copy", True)
+    assert await states(a) == {"copy": "input-available"}
 
 
-async def test_an_approval_is_the_word_of_a_bool(sqlite_url: str) -> None:
+async def test_an_approval_is_the_word_of_a_bool(sqlite_world: World) -> None:
     Talker = talker(ScriptedModel("Hi."))
-    async with hosting(Talker, url=sqlite_url) as host:
-        wrong = {**schema("copy"), "needsApproval": "yes"}
-        with pytest.raises(ValueError, match="needsApproval of the client's tool 'copy'"):
-            await host.get(Talker, "a").save_messages("u1", client_tools=[wrong])
+    host = await sqlite_world.host(Talker)
+    wrong = {**schema("copy"), "needsApproval": "yes"}
+    with pytest.raises(ValueError, match="needsApproval of the client's tool 'copy'"):
+        await host.get(Talker, "a").save_messages("u1", client_tools=[wrong])

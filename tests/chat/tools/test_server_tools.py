@@ -29,7 +29,7 @@ from outlast.agent.agent import parts_of
 from outlast.chat.turn.state import TurnState
 from outlast.core import json
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -100,27 +100,26 @@ OUTPUTS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("what", OUTPUTS)
-async def test_what_a_tool_returns_is_stored_and_told_to_the_model(
-    store_url: str, what: str
-) -> None:
+async def test_what_a_tool_returns_is_stored_and_told_to_the_model(world: World, what: str) -> None:
     output, expected = OUTPUTS[what]
 
     def give() -> Any:
         return output
 
     Talker = talker(model := ScriptedModel.calls("give").then("Done."), get_tools=lambda _: [give])
-    async with hosting(Talker, url=store_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert (turn.status, turn.message.text) == ("completed", "Done.")
-        (part,) = call_parts(turn.message)
-        assert (part["state"], part["output"]) == ("output-available", expected)
-        live = returns(model)[0].content
-    async with hosting(Talker, url=store_url, life="2") as host:
-        found = (await host.get(Talker, "a").get_messages())[1]
-        assert call_parts(found)[0]["output"] == expected
-        await host.get(Talker, "a").save_messages("u2")
-        if what not in ("not a number", "half a pair"):
-            assert json.encode(returns(model, 2)[0].content) == json.encode(live)
+    host = await world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert (turn.status, turn.message.text) == ("completed", "Done.")
+    (part,) = call_parts(turn.message)
+    assert (part["state"], part["output"]) == ("output-available", expected)
+    live = returns(model)[0].content
+    host = await world.next_life()
+    found = (await host.get(Talker, "a").get_messages())[1]
+    assert call_parts(found)[0]["output"] == expected
+    await host.get(Talker, "a").save_messages("u2")
+    if what not in ("not a number", "half a pair"):
+        assert json.encode(returns(model, 2)[0].content) == json.encode(live)
+    await world.stop()
     check_pairs(model)
 
 
@@ -232,29 +231,30 @@ BAD: dict[str, tuple[Step, str]] = {
 @pytest.mark.invariant("I1")
 @pytest.mark.parametrize("what", BAD)
 async def test_whatever_goes_wrong_with_a_tool_the_model_is_told_and_the_turn_goes_on(
-    store_url: str, what: str
+    world: World, what: str
 ) -> None:
     step, words = BAD[what]
     Failing.model = model = ScriptedModel(step + Step.calls("fine"), "I see.")
-    async with hosting(Failing, url=store_url) as host:
-        a = host.get(Failing, "a")
-        async with asyncio.timeout(60):
-            turn = await a.save_messages("u1")
-        assert (turn.status, turn.message.text) == ("completed", "I see.")
-        bad, fine = call_parts(turn.message)
-        assert bad["state"] == "output-error"
-        assert any(word in bad["errorText"] for word in words.split("|"))
-        assert isinstance(bad["input"], dict)
-        assert (fine["state"], fine["output"]) == ("output-available", "fine")
-        told = returns(model)
-        assert [part.outcome for part in told] == ["failed", "success"]
-        assert told[0].content == bad["errorText"]
-    async with hosting(Failing, url=store_url, life="2") as host:
-        assert (await host.get(Failing, "a").save_messages("u2")).status == "completed"
+    host = await world.host(Failing)
+    a = host.get(Failing, "a")
+    async with asyncio.timeout(60):
+        turn = await a.save_messages("u1")
+    assert (turn.status, turn.message.text) == ("completed", "I see.")
+    bad, fine = call_parts(turn.message)
+    assert bad["state"] == "output-error"
+    assert any(word in bad["errorText"] for word in words.split("|"))
+    assert isinstance(bad["input"], dict)
+    assert (fine["state"], fine["output"]) == ("output-available", "fine")
+    told = returns(model)
+    assert [part.outcome for part in told] == ["failed", "success"]
+    assert told[0].content == bad["errorText"]
+    host = await world.next_life()
+    assert (await host.get(Failing, "a").save_messages("u2")).status == "completed"
+    await world.stop()
     check_pairs(model)
 
 
-async def test_an_error_without_words_does_not_stop_the_queue(store_url: str) -> None:
+async def test_an_error_without_words_does_not_stop_the_queue(world: World) -> None:
     class Wordless(Think):
         model = ScriptedModel.calls("rude").then("Done.")
 
@@ -262,16 +262,16 @@ async def test_an_error_without_words_does_not_stop_the_queue(store_url: str) ->
         async def rude(self) -> None:
             raise Rude
 
-    async with hosting(Wordless, url=store_url) as host:
-        a = host.get(Wordless, "a")
-        async with asyncio.timeout(60):
-            first = await a.save_messages("u1")
-        assert first.status in ("completed", "error")
-        Wordless.model.answers[:] = ["Fine."]  # type: ignore[union-attr]
-        assert (await a.save_messages("u2")).status == "completed"
+    host = await world.host(Wordless)
+    a = host.get(Wordless, "a")
+    async with asyncio.timeout(60):
+        first = await a.save_messages("u1")
+    assert first.status in ("completed", "error")
+    Wordless.model.answers[:] = ["Fine."]  # type: ignore[union-attr]
+    assert (await a.save_messages("u2")).status == "completed"
 
 
-async def test_the_tools_of_one_step_run_side_by_side(store_url: str) -> None:
+async def test_the_tools_of_one_step_run_side_by_side(world: World) -> None:
     log: list[str] = []
 
     class Looking(Think):
@@ -289,21 +289,22 @@ async def test_the_tools_of_one_step_run_side_by_side(store_url: str) -> None:
             log.append(f"end {at}")
             return f"seen {at}"
 
-    async with hosting(Looking, url=store_url) as host:
-        a = host.get(Looking, "a")
-        begun = asyncio.get_running_loop().time()
-        chunks = [chunk async for chunk in a.stream("u1")]
-        assert asyncio.get_running_loop().time() - begun < 3.5
-        assert log[:3] == ["begin left", "begin right", "begin up"]
-        outputs = [c["output"] for c in chunks if c["type"] == "tool-output-available"]
-        assert outputs == ["seen right", "seen up", "seen left"]
-        stored = call_parts((await a.get_messages())[1])
-        assert [part["output"] for part in stored] == ["seen left", "seen right", "seen up"]
+    host = await world.host(Looking)
+    a = host.get(Looking, "a")
+    begun = asyncio.get_running_loop().time()
+    chunks = [chunk async for chunk in a.stream("u1")]
+    assert asyncio.get_running_loop().time() - begun < 3.5
+    assert log[:3] == ["begin left", "begin right", "begin up"]
+    outputs = [c["output"] for c in chunks if c["type"] == "tool-output-available"]
+    assert outputs == ["seen right", "seen up", "seen left"]
+    stored = call_parts((await a.get_messages())[1])
+    assert [part["output"] for part in stored] == ["seen left", "seen right", "seen up"]
+    await world.stop()
     check_pairs(Looking.model)
 
 
 @pytest.mark.invariant("E1")
-async def test_what_a_tool_did_is_stored_before_the_next_request(store_url: str) -> None:
+async def test_what_a_tool_did_is_stored_before_the_next_request(world: World) -> None:
     seen: list[int] = []
 
     class Checking(ScriptedModel):
@@ -321,12 +322,13 @@ async def test_what_a_tool_did_is_stored_before_the_next_request(store_url: str)
 
     model = Checking(*(Step.calls("act", n=n) for n in range(1, 4)), "Done.")
     Talker = talker(model, get_tools=lambda _: [act])
-    async with hosting(Talker, url=store_url) as Checking.host:
-        await Checking.host.get(Talker, "a").save_messages("u1")
+    Checking.host = await world.host(Talker)
+    await Checking.host.get(Talker, "a").save_messages("u1")
+    await world.stop()
     assert seen == [0, 1, 2, 3]
 
 
-async def test_a_slow_tool_is_not_a_stalled_model(store_url: str) -> None:
+async def test_a_slow_tool_is_not_a_stalled_model(world: World) -> None:
     async def slow() -> str:
         await asyncio.sleep(1000)
         return "done"
@@ -336,12 +338,12 @@ async def test_a_slow_tool_is_not_a_stalled_model(store_url: str) -> None:
         get_tools=lambda _: [slow],
         chat_stream_stall_timeout=5,
     )
-    async with hosting(Talker, url=store_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert (turn.status, turn.message.text) == ("completed", "Done.")
+    host = await world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert (turn.status, turn.message.text) == ("completed", "Done.")
 
 
-async def test_tools_come_in_every_shape(store_url: str) -> None:
+async def test_tools_come_in_every_shape(world: World) -> None:
     def plain(a: int) -> int:
         """Adds one."""
         return a + 1
@@ -385,41 +387,41 @@ async def test_tools_come_in_every_shape(store_url: str) -> None:
         def sync_method(self) -> str:
             return self.name
 
-    async with hosting(Many, url=store_url) as host:
-        turn = await host.get(Many, "a").save_messages("u1")
-        outputs = {part["type"][5:]: part.get("output") for part in call_parts(turn.message)}
-        assert outputs == {
-            "plain": 2,
-            "with_context": "Many with_context 2",
-            "renamed": "r",
-            "in_a_dict": 5,
-            "in_a_set": "xx",
-            "method": "me at a",
-            "sync_method": "a",
-        }
-        offered: Any = Many.model
-        described = {t.name: t.description for t in offered.requests[0].parameters.function_tools}
-        assert described["method"] == "Says who."
-        assert described["plain"] == "Adds one."
+    host = await world.host(Many)
+    turn = await host.get(Many, "a").save_messages("u1")
+    outputs = {part["type"][5:]: part.get("output") for part in call_parts(turn.message)}
+    assert outputs == {
+        "plain": 2,
+        "with_context": "Many with_context 2",
+        "renamed": "r",
+        "in_a_dict": 5,
+        "in_a_set": "xx",
+        "method": "me at a",
+        "sync_method": "a",
+    }
+    offered: Any = Many.model
+    described = {t.name: t.description for t in offered.requests[0].parameters.function_tools}
+    assert described["method"] == "Says who."
+    assert described["plain"] == "Adds one."
 
 
 @pytest.mark.parametrize("tools", [5, "text", [5], {"x": 5}, object()])
-async def test_what_is_no_tool_is_an_error_of_the_turn(sqlite_url: str, tools: Any) -> None:
+async def test_what_is_no_tool_is_an_error_of_the_turn(sqlite_world: World, tools: Any) -> None:
     Talker = talker(answering("Hello"), get_tools=lambda _: tools)
-    async with hosting(Talker, url=sqlite_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert turn.status == "error"
-        assert "a tool is a function" in (await reasons(host))[0]
+    host = await sqlite_world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert turn.status == "error"
+    assert "a tool is a function" in (await reasons(host))[0]
 
 
-async def test_two_tools_of_one_name_are_an_error_that_names_them(sqlite_url: str) -> None:
+async def test_two_tools_of_one_name_are_an_error_that_names_them(sqlite_world: World) -> None:
     def twice() -> None: ...
 
     Talker = talker(answering("Hello"), get_tools=lambda _: [twice, twice])
-    async with hosting(Talker, url=sqlite_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert turn.status == "error"
-        assert "twice" in (await reasons(host))[0]
+    host = await sqlite_world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert turn.status == "error"
+    assert "twice" in (await reasons(host))[0]
 
 
 @pytest.mark.parametrize("bad", [{"effect": "maybe"}, {"effect": None}])
@@ -430,7 +432,7 @@ async def test_an_effect_that_does_not_exist_is_refused(sqlite_url: str, bad: An
         tool()(5)
 
 
-async def test_calls_and_texts_of_many_steps_are_one_message_in_order(store_url: str) -> None:
+async def test_calls_and_texts_of_many_steps_are_one_message_in_order(world: World) -> None:
     async def step(n: int) -> int:
         return n
 
@@ -439,28 +441,29 @@ async def test_calls_and_texts_of_many_steps_are_one_message_in_order(store_url:
         "All done.",
     )
     Talker = talker(model, get_tools=lambda _: [step])
-    async with hosting(Talker, url=store_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        kinds = [part["type"] for part in turn.message.parts]
-        assert kinds == [
-            *["step-start", "reasoning", "text", "tool-step"] * 4,
-            "step-start",
-            "text",
-        ]
-        assert len(await rows(host, "messages")) == 2
-        agent = agent_of(host, Talker)
-        assert leftovers(agent) == {}
-    async with hosting(Talker, url=store_url, life="2") as host:
-        assert (await host.get(Talker, "a").get_messages())[1] == turn.message
-        model.answers[:] = ["Again."]
-        await host.get(Talker, "a").save_messages("u2")
+    host = await world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    kinds = [part["type"] for part in turn.message.parts]
+    assert kinds == [
+        *["step-start", "reasoning", "text", "tool-step"] * 4,
+        "step-start",
+        "text",
+    ]
+    assert len(await rows(host, "messages")) == 2
+    agent = agent_of(host, Talker)
+    assert leftovers(agent) == {}
+    host = await world.next_life()
+    assert (await host.get(Talker, "a").get_messages())[1] == turn.message
+    model.answers[:] = ["Again."]
+    await host.get(Talker, "a").save_messages("u2")
+    await world.stop()
     check_pairs(model)
     replayed = model.requests[-1].messages[:-1]
     assert [type(each) for each in replayed] == [ModelRequest, ModelResponse] * 5
 
 
 async def test_a_tool_that_is_left_behind_by_a_stopping_host_ends_as_an_error(
-    store_url: str,
+    world: World,
 ) -> None:
     async def hang() -> None:
         await asyncio.sleep(1000)
@@ -469,16 +472,18 @@ async def test_a_tool_that_is_left_behind_by_a_stopping_host_ends_as_an_error(
         model := ScriptedModel(Step.text("Let me see. ") + Step.calls("hang"), "Done."),
         get_tools=lambda _: [hang],
     )
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Talker, "a").submit_messages("u1")
-        await until_running(host, Talker)
-        await asyncio.sleep(1)
+    host = await world.host(Talker, shutdown_timeout=0)
+    await host.get(Talker, "a").submit_messages("u1")
+    await until_running(host, Talker)
+    await asyncio.sleep(1)
+    await world.stop()
     model.answers[:] = ["Fine."]
-    async with hosting(Talker, url=store_url, life="2") as host:
-        await host.until_settled()
-        a = host.get(Talker, "a")
-        (part,) = call_parts((await a.get_messages())[1])
-        assert part["state"] == "output-error"
-        assert await inbox(host) == [("ended", "interrupted")]
-        assert (await a.save_messages("u2")).status == "completed"
+    host = await world.next_life()
+    await host.until_settled()
+    a = host.get(Talker, "a")
+    (part,) = call_parts((await a.get_messages())[1])
+    assert part["state"] == "output-error"
+    assert await inbox(host) == [("ended", "interrupted")]
+    assert (await a.save_messages("u2")).status == "completed"
+    await world.stop()
     check_pairs(model)

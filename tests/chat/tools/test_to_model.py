@@ -22,7 +22,7 @@ from outlast.chat.tools.contribution import Contribution
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.turn import Turn
 from outlast.testing import Step
-from support import forever, hosting
+from support import World, forever
 
 pytestmark = pytest.mark.virtual_time
 
@@ -66,7 +66,7 @@ SHOWN: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("what", SHOWN)
-async def test_the_model_is_shown_what_to_model_returns(store_url: str, what: str) -> None:
+async def test_the_model_is_shown_what_to_model_returns(world: World, what: str) -> None:
     """In the turn of the call, in later turns, and in later processes; clients see what is stored."""
     made, expected = SHOWN[what]
     given: list[Any] = []
@@ -76,18 +76,19 @@ async def test_the_model_is_shown_what_to_model_returns(store_url: str, what: st
         return made
 
     Talker = looking(shown)
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        turn = await a.save_messages("u1")
-        assert [part["output"] for part in call_parts(turn.message)] == [STORED]
-        assert contents(Talker.model) == [expected]
-        await a.save_messages("u2")
-        assert contents(Talker.model) == [expected]
-    async with hosting(Talker, url=store_url, life="2") as host:
-        await host.get(Talker, "a").save_messages("u3")
-        assert contents(Talker.model) == [expected]
-        [part] = call_parts((await host.get(Talker, "a").get_messages())[1])
-        assert part["output"] == STORED
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    turn = await a.save_messages("u1")
+    assert [part["output"] for part in call_parts(turn.message)] == [STORED]
+    assert contents(Talker.model) == [expected]
+    await a.save_messages("u2")
+    assert contents(Talker.model) == [expected]
+    host = await world.next_life()
+    await host.get(Talker, "a").save_messages("u3")
+    assert contents(Talker.model) == [expected]
+    [part] = call_parts((await host.get(Talker, "a").get_messages())[1])
+    assert part["output"] == STORED
+    await world.stop()
     assert given == [STORED] * 3
 
 
@@ -114,17 +115,18 @@ def of_self(self: Any, output: dict[str, Any]) -> str:
     ],
     ids=["function", "async function", "function of self", "name of a method"],
 )
-async def test_a_function_or_a_method(sqlite_url: str, to_model: Any, expected: str) -> None:
+async def test_a_function_or_a_method(sqlite_world: World, to_model: Any, expected: str) -> None:
     async def of_method(self: Any, output: dict[str, Any]) -> str:
         return f"method of {self.name} at {output['path']}"
 
     Talker = looking(to_model, of_method=of_method)
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    await sqlite_world.stop()
     assert contents(Talker.model) == [expected]
 
 
-async def test_a_tool_of_a_part_names_a_method_of_the_part(sqlite_url: str) -> None:
+async def test_a_tool_of_a_part_names_a_method_of_the_part(sqlite_world: World) -> None:
     """The agent has a method of that name, too: it is not meant."""
 
     class Pictures(ChatPart):
@@ -151,8 +153,9 @@ async def test_a_tool_of_a_part_names_a_method_of_the_part(sqlite_url: str) -> N
         def shown(self, output: str) -> str:
             return "wrong"
 
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    await sqlite_world.stop()
     assert contents(Talker.model) == ["stored, shown by the part"] * 2
 
 
@@ -162,19 +165,20 @@ def fail(output: Any) -> Any:
 
 @pytest.mark.parametrize("to_model", [fail, lambda _: object(), "missing"])
 async def test_if_it_fails_the_stored_output_is_shown_and_the_error_is_logged(
-    sqlite_url: str, to_model: Any, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, to_model: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     Talker = looking(to_model, calls("look"), calls("look:2"), "Seen.")
-    async with hosting(Talker, url=sqlite_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert turn.status == "completed"
+    host = await sqlite_world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert turn.status == "completed"
+    await sqlite_world.stop()
     assert contents(Talker.model) == [STORED] * 2
     told = [each for each in caplog.records if "to_model of the tool look" in each.getMessage()]
     assert [each.levelname for each in told] == ["ERROR"] * 2, "once for each call"
     assert all(each.exc_info for each in told)
 
 
-async def test_it_is_called_once_a_turn(sqlite_url: str) -> None:
+async def test_it_is_called_once_a_turn(sqlite_world: World) -> None:
     given: list[Any] = []
 
     def shown(output: Any) -> str:
@@ -183,20 +187,21 @@ async def test_it_is_called_once_a_turn(sqlite_url: str) -> None:
 
     Talker = looking(shown, calls("look"), calls("look:2"), "Seen.", calls("look:3"), "Next.")
     Talker.before_turn = lambda *_: None  # it is shown the conversation, too
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
-        assert contents(Talker.model) == ["shown 1", "shown 2"]
-        await host.get(Talker, "a").save_messages("u2")
-        assert contents(Talker.model, -2) == ["shown 3", "shown 4"]
-        assert contents(Talker.model) == ["shown 3", "shown 4", "shown 5"]
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    assert contents(Talker.model) == ["shown 1", "shown 2"]
+    await host.get(Talker, "a").save_messages("u2")
+    assert contents(Talker.model, -2) == ["shown 3", "shown 4"]
+    assert contents(Talker.model) == ["shown 3", "shown 4", "shown 5"]
 
 
-async def test_older_results_are_cut_and_their_files_are_only_named(sqlite_url: str) -> None:
+async def test_older_results_are_cut_and_their_files_are_only_named(sqlite_world: World) -> None:
     long = "x" * (2 * MAX_RESULT_CHARACTERS)
     Talker = looking(lambda _: [PICTURE, LINK, long], calls("look"), "Seen.")
-    async with hosting(Talker, url=sqlite_url) as host:
-        for prompt in ("u1", "u2", "u3", "u4"):
-            await host.get(Talker, "a").save_messages(prompt)
+    host = await sqlite_world.host(Talker)
+    for prompt in ("u1", "u2", "u3", "u4"):
+        await host.get(Talker, "a").save_messages(prompt)
+    await sqlite_world.stop()
     for request in (1, 2, 3):
         [[picture, link, cut]] = contents(Talker.model, request)
         assert (picture, link, len(cut)) == (PICTURE, LINK, MAX_RESULT_CHARACTERS)
@@ -206,15 +211,16 @@ async def test_older_results_are_cut_and_their_files_are_only_named(sqlite_url: 
     assert len(text) <= MAX_OUTPUT_CHARACTERS + 100
 
 
-async def test_a_text_that_is_too_long_is_cut(sqlite_url: str) -> None:
+async def test_a_text_that_is_too_long_is_cut(sqlite_world: World) -> None:
     Talker = looking(lambda _: "x" * (MAX_RESULT_CHARACTERS * 2))
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    await sqlite_world.stop()
     [content] = contents(Talker.model)
     assert len(content) == MAX_RESULT_CHARACTERS
 
 
-async def test_before_turn_sees_what_the_model_is_shown(sqlite_url: str) -> None:
+async def test_before_turn_sees_what_the_model_is_shown(sqlite_world: World) -> None:
     seen: list[Any] = []
 
     def before_turn(self: Any, context: Any) -> None:
@@ -222,13 +228,14 @@ async def test_before_turn_sees_what_the_model_is_shown(sqlite_url: str) -> None
             seen.extend(part.content for part in message.parts if part.part_kind == "tool-return")
 
     Talker = looking(lambda _: PICTURE, before_turn=before_turn)
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
-        await host.get(Talker, "a").save_messages("u2")
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    await host.get(Talker, "a").save_messages("u2")
+    await sqlite_world.stop()
     assert seen == [PICTURE]
 
 
-async def test_the_tool_that_wins_its_name_says_what_is_shown(sqlite_url: str) -> None:
+async def test_the_tool_that_wins_its_name_says_what_is_shown(sqlite_world: World) -> None:
     """A client's tool has no `to_model`; one that `before_turn` adds has its own."""
 
     @tool(effect="read", to_model=lambda output: "of before_turn")
@@ -236,17 +243,17 @@ async def test_the_tool_that_wins_its_name_says_what_is_shown(sqlite_url: str) -
 
     configs: list[Any] = [None, None, TurnConfig(tools=[look])]
     Talker = looking(lambda _: PICTURE, before_turn=lambda *_: configs.pop(0))
-    async with hosting(Talker, url=sqlite_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        await a.save_messages("u2", client_tools=[schema("look")])
-        assert contents(Talker.model) == [STORED]
-        await a.save_messages("u3", client_tools=[])
-        assert contents(Talker.model) == ["of before_turn"]
+    host = await sqlite_world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    await a.save_messages("u2", client_tools=[schema("look")])
+    assert contents(Talker.model) == [STORED]
+    await a.save_messages("u3", client_tools=[])
+    assert contents(Talker.model) == ["of before_turn"]
 
 
 @pytest.mark.parametrize("is_approved", [False, True])
-async def test_in_a_turn_that_goes_on(store_url: str, is_approved: bool) -> None:
+async def test_in_a_turn_that_goes_on(world: World, is_approved: bool) -> None:
     """After an approval, or after an interruption: earlier results, and those of the calls that were left."""
     ran: list[str] = []
 
@@ -259,15 +266,16 @@ async def test_in_a_turn_that_goes_on(store_url: str, is_approved: bool) -> None
     needs = {"needs_approval": True} if is_approved else {}
     wait = tool(effect="read", to_model=lambda output: f"shown {output}", **needs)(wait)
     Talker = looking(lambda _: PICTURE, calls("look"), calls("wait"), "Done.", wait=wait)
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Talker, "a").submit_messages("u1")
-        await asyncio.sleep(1)
-        if is_approved:
-            await host.get(Talker, "a").add_tool_approval("wait", True)
-            await host.until_settled()
-    async with hosting(Talker, url=store_url, life="2") as host:
+    host = await world.host(Talker, shutdown_timeout=0)
+    await host.get(Talker, "a").submit_messages("u1")
+    await asyncio.sleep(1)
+    if is_approved:
+        await host.get(Talker, "a").add_tool_approval("wait", True)
         await host.until_settled()
-        assert (await host.get(Talker, "a").get_messages())[-1].text == "Done."
+    host = await world.next_life()
+    await host.until_settled()
+    assert (await host.get(Talker, "a").get_messages())[-1].text == "Done."
+    await world.stop()
     assert contents(Talker.model) == [PICTURE, "shown waited"]
 
 
@@ -292,45 +300,45 @@ def prompts(model: Any, request: int = -1) -> list[Any]:
 
 
 @pytest.mark.parametrize("content", ["A look.", ["See:", PICTURE]])
-async def test_the_content_of_a_tool_return_is_told_in_its_turn(
-    store_url: str, content: Any
-) -> None:
+async def test_the_content_of_a_tool_return_is_told_in_its_turn(world: World, content: Any) -> None:
     async def look(self: Any) -> ToolReturn:
         """Look."""
         return ToolReturn(STORED, content=content)
 
     model = answering(calls("look"), Step.call("look", {}, id="look:2"), "Seen.", "Next.")
     Talker = type("Talker", (Think,), {"model": model, "look": tool(effect="read")(look)})
-    async with hosting(Talker, url=store_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert [part["output"] for part in call_parts(turn.message)] == [STORED] * 2
-        assert prompts(model, 1) == ["u1", content]
-        assert prompts(model, 2) == ["u1", content, content]
-        await host.get(Talker, "a").save_messages("u2")
-        assert prompts(model, 3) == ["u1", "u2"], "it is not stored"
+    host = await world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert [part["output"] for part in call_parts(turn.message)] == [STORED] * 2
+    assert prompts(model, 1) == ["u1", content]
+    assert prompts(model, 2) == ["u1", content, content]
+    await host.get(Talker, "a").save_messages("u2")
+    assert prompts(model, 3) == ["u1", "u2"], "it is not stored"
+    await world.stop()
     check_requests(model)
 
 
-async def test_the_content_of_a_call_that_was_approved_is_told(store_url: str) -> None:
+async def test_the_content_of_a_call_that_was_approved_is_told(world: World) -> None:
     async def look(self: Any) -> ToolReturn:
         """Look."""
         return ToolReturn("stored", content="A look.")
 
     look = tool(needs_approval=True)(look)
     Talker = type("Talker", (Think,), {"model": answering(calls("look"), "Seen."), "look": look})
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1")
-        await a.add_tool_approval("look", True)
-        await host.until_settled()
-        assert (await a.get_messages())[-1].text == "Seen."
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1")
+    await a.add_tool_approval("look", True)
+    await host.until_settled()
+    assert (await a.get_messages())[-1].text == "Seen."
+    await world.stop()
     assert prompts(Talker.model) == ["u1", "A look."]
     assert contents(Talker.model) == ["stored"]
 
 
 @pytest.mark.parametrize("content", [5, {"a": 1}, b"x", [object()], [b"x"]])
 async def test_content_that_no_model_takes_is_left_out(
-    sqlite_url: str, content: Any, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, content: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def look(self: Any) -> ToolReturn:
         """Look."""
@@ -338,15 +346,16 @@ async def test_content_that_no_model_takes_is_left_out(
 
     members = {"model": answering(calls("look"), "Seen."), "look": tool(effect="read")(look)}
     Talker = type("Talker", (Think,), members)
-    async with hosting(Talker, url=sqlite_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
+    host = await sqlite_world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    await sqlite_world.stop()
     assert (turn.status, turn.message.text) == ("completed", "Seen.")
     assert prompts(Talker.model) == ["u1"]
     assert contents(Talker.model) == ["stored"]
     assert "content a model cannot take" in caplog.text
 
 
-async def test_content_is_what_a_provider_can_be_sent(sqlite_url: str) -> None:
+async def test_content_is_what_a_provider_can_be_sent(sqlite_world: World) -> None:
     long = "x" * (2 * MAX_RESULT_CHARACTERS)
 
     async def look(self: Any) -> ToolReturn:
@@ -355,8 +364,9 @@ async def test_content_is_what_a_provider_can_be_sent(sqlite_url: str) -> None:
 
     members = {"model": answering(calls("look"), "Seen."), "look": tool(effect="read")(look)}
     Talker = type("Talker", (Think,), members)
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    await sqlite_world.stop()
     [_, [text, picture, half]] = prompts(Talker.model)
     assert (len(text), picture, half) == (MAX_RESULT_CHARACTERS, PICTURE, "\ufffd!")
 
@@ -364,7 +374,7 @@ async def test_content_is_what_a_provider_can_be_sent(sqlite_url: str) -> None:
 # --- unlucky functions ---------------------------------------------------------------------------
 
 
-async def test_it_cannot_change_what_is_stored(store_url: str) -> None:
+async def test_it_cannot_change_what_is_stored(world: World) -> None:
     """It is given a copy: what it takes away is taken from the model alone."""
 
     def shown(output: dict[str, Any]) -> Any:
@@ -373,16 +383,17 @@ async def test_it_cannot_change_what_is_stored(store_url: str) -> None:
         return output
 
     Talker = looking(shown)
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        turn = await a.save_messages("u1")
-        assert contents(Talker.model) == [{"path": "gone"}]
-        assert [part["output"] for part in call_parts(turn.message)] == [STORED]
-        await a.save_messages("u2")
-        assert [part["output"] for part in call_parts((await a.get_messages())[1])] == [STORED]
-    async with hosting(Talker, url=store_url, life="2") as host:
-        [part] = call_parts((await host.get(Talker, "a").get_messages())[1])
-        assert part["output"] == STORED
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    turn = await a.save_messages("u1")
+    assert contents(Talker.model) == [{"path": "gone"}]
+    assert [part["output"] for part in call_parts(turn.message)] == [STORED]
+    await a.save_messages("u2")
+    assert [part["output"] for part in call_parts((await a.get_messages())[1])] == [STORED]
+    host = await world.next_life()
+    [part] = call_parts((await host.get(Talker, "a").get_messages())[1])
+    assert part["output"] == STORED
+    await world.stop()
     assert STORED == {"path": "/a.png", "bytes": 3}
 
 
@@ -399,12 +410,15 @@ ODD: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("what", ODD)
-async def test_what_it_returns_is_what_a_provider_can_be_sent(sqlite_url: str, what: str) -> None:
+async def test_what_it_returns_is_what_a_provider_can_be_sent(
+    sqlite_world: World, what: str
+) -> None:
     made, expected = ODD[what]
     Talker = looking(lambda _: made, calls("look"), "Seen.")
-    async with hosting(Talker, url=sqlite_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert turn.status == "completed"
+    host = await sqlite_world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert turn.status == "completed"
+    await sqlite_world.stop()
     assert contents(Talker.model) == [expected]
 
 
@@ -412,24 +426,26 @@ async def test_what_it_returns_is_what_a_provider_can_be_sent(sqlite_url: str, w
     "made", [10**5000, "cycle", Ellipsis], ids=["endless number", "cycle", "no JSON"]
 )
 async def test_what_no_provider_can_be_sent_is_not_shown(
-    sqlite_url: str, made: Any, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, made: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     if made == "cycle":
         made = []
         made.append(made)
     Talker = looking(lambda _: made, calls("look"), "Seen.")
-    async with hosting(Talker, url=sqlite_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert turn.status == "completed"
+    host = await sqlite_world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert turn.status == "completed"
+    await sqlite_world.stop()
     assert contents(Talker.model) == [STORED]
     assert "to_model of the tool look raised" in caplog.text
 
 
-async def test_texts_beside_files_are_cut_wherever_they_stand(sqlite_url: str) -> None:
+async def test_texts_beside_files_are_cut_wherever_they_stand(sqlite_world: World) -> None:
     long = "x" * (2 * MAX_RESULT_CHARACTERS)
     Talker = looking(lambda _: {"picture": PICTURE, "more": {"text": long, "all": [LINK, long]}})
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    await sqlite_world.stop()
     [content] = contents(Talker.model)
     assert (content["picture"], content["more"]["all"][0]) == (PICTURE, LINK)
     assert len(content["more"]["text"]) == len(content["more"]["all"][1]) == MAX_RESULT_CHARACTERS
@@ -438,25 +454,28 @@ async def test_texts_beside_files_are_cut_wherever_they_stand(sqlite_url: str) -
 @pytest.mark.parametrize(
     ("function", "expected"), [(str, str(STORED)), (len, 2), (sorted, ["bytes", "path"])]
 )
-async def test_functions_of_python_itself(sqlite_url: str, function: Any, expected: Any) -> None:
+async def test_functions_of_python_itself(
+    sqlite_world: World, function: Any, expected: Any
+) -> None:
     """Not all of them say what they take."""
     Talker = looking(function)
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    await sqlite_world.stop()
     assert contents(Talker.model) == [expected]
 
 
-async def test_it_is_stopped_with_its_turn(store_url: str) -> None:
+async def test_it_is_stopped_with_its_turn(world: World) -> None:
     Talker = looking(forever)
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        turn = asyncio.create_task(a.save_messages("u1"))
-        await asyncio.sleep(1)
-        await a.cancel_chat((await until_running(host, Talker)).request_id)
-        async with asyncio.timeout(5):
-            ended = await turn
-        assert ended.status == "aborted"
-        assert [part["output"] for part in call_parts(ended.message)] == [STORED]
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    turn = asyncio.create_task(a.save_messages("u1"))
+    await asyncio.sleep(1)
+    await a.cancel_chat((await until_running(host, Talker)).request_id)
+    async with asyncio.timeout(5):
+        ended = await turn
+    assert ended.status == "aborted"
+    assert [part["output"] for part in call_parts(ended.message)] == [STORED]
 
 
 @pytest.mark.parametrize("wrong", [5, None, []])

@@ -10,7 +10,7 @@ from conversation import answering
 
 from outlast import Allow, Block, Substitute, Think, ToolError, tool
 from outlast.testing import Step
-from support import hosting
+from support import World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -88,12 +88,13 @@ DECISIONS: dict[str, tuple[Any, Step, list[str], Any, str | None, float]] = {
 @pytest.mark.invariant("I11")
 @pytest.mark.parametrize("what", DECISIONS)
 async def test_what_is_decided_about_a_call_is_what_the_model_and_the_hook_behind_it_are_told(
-    store_url: str, what: str
+    world: World, what: str
 ) -> None:
     decision, step, looked, output, error, took = DECISIONS[what]
     Deciding = judging(decision, step)
-    async with hosting(Deciding, url=store_url) as host:
-        turn = await host.get(Deciding, "a").save_messages("u1")
+    host = await world.host(Deciding)
+    turn = await host.get(Deciding, "a").save_messages("u1")
+    await world.stop()
     assert (turn.status, turn.message.text) == ("completed", "Well.")
     assert Deciding.looked == looked
     (told,) = Deciding.calls
@@ -111,14 +112,15 @@ async def test_what_is_decided_about_a_call_is_what_the_model_and_the_hook_behin
 
 @pytest.mark.invariant("I11")
 async def test_a_call_takes_as_long_as_its_tool_however_long_the_hooks_think(
-    store_url: str,
+    world: World,
 ) -> None:
     async def slowly(self: Any, context: Any) -> None:
         await asyncio.sleep(50)
 
     Deciding = type("Deciding", (judging(None, AT_L),), {"before_tool_call": slowly})
-    async with hosting(Deciding, url=store_url) as host:
-        await host.get(Deciding, "a").save_messages("u1")
+    host = await world.host(Deciding)
+    await host.get(Deciding, "a").save_messages("u1")
+    await world.stop()
     assert 2000 <= Deciding.calls[0].duration_ms < 2100
 
 
@@ -134,20 +136,21 @@ async def test_a_call_takes_as_long_as_its_tool_however_long_the_hooks_think(
     ],
 )
 async def test_what_was_approved_runs_as_it_is_or_not_at_all(
-    store_url: str, decision: Any, outcome: str, looked: list[str]
+    world: World, decision: Any, outcome: str, looked: list[str]
 ) -> None:
     class Asking(judging(decision, AT_L)):  # type: ignore[misc]
         @tool(needs_approval=True)
         async def look(self, at: str) -> str:
             return await Judge.look(self, at)
 
-    async with hosting(Asking, url=store_url) as host:
-        a = host.get(Asking, "a")
-        turn = await a.save_messages("u1")
-        assert Asking.calls == [], "nothing has come of it yet"
-        assert await a.add_tool_approval(turn.message.parts[-1]["toolCallId"], approved=True)
-        await host.until_settled()
-        (answer,) = [each for each in await a.get_messages() if each.role == "assistant"]
+    host = await world.host(Asking)
+    a = host.get(Asking, "a")
+    turn = await a.save_messages("u1")
+    assert Asking.calls == [], "nothing has come of it yet"
+    assert await a.add_tool_approval(turn.message.parts[-1]["toolCallId"], approved=True)
+    await host.until_settled()
+    (answer,) = [each for each in await a.get_messages() if each.role == "assistant"]
+    await world.stop()
     (part,) = [part for part in answer.parts if part["type"] == "tool-look"]
     assert outcome in (part.get("output"), part.get("errorText"))
     assert part["input"] == {"at": "l"}
@@ -158,11 +161,12 @@ async def test_what_was_approved_runs_as_it_is_or_not_at_all(
 @pytest.mark.invariant("I15")
 @pytest.mark.parametrize(("decision", "times"), [(None, 3), (Allow(), 3), (Allow({"times": 2}), 2)])
 async def test_what_a_tool_yields_on_its_way_passes_the_hooks_around_it(
-    store_url: str, decision: Any, times: int
+    world: World, decision: Any, times: int
 ) -> None:
     Deciding = judging(decision, Step.calls("watch", times=3))
-    async with hosting(Deciding, url=store_url) as host:
-        chunks = [chunk async for chunk in host.get(Deciding, "a").stream("u1")]
+    host = await world.host(Deciding)
+    chunks = [chunk async for chunk in host.get(Deciding, "a").stream("u1")]
+    await world.stop()
     outputs = [each for each in chunks if each["type"] == "tool-output-available"]
     told = [(each["output"], each.get("preliminary", False)) for each in outputs]
     on_the_way = [(f"seen {n}", True) for n in range(times)]

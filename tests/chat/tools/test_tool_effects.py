@@ -16,7 +16,7 @@ from outlast import Host, Think, ToolCall, ToolCallResultContext, tool
 from outlast.store.base import StoreOptions
 from outlast.store.url import open_store
 from outlast.testing import CountingIds, ScriptedModel, Step, VirtualClock, VirtualLoop
-from support import hosting, listen
+from support import World, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -105,46 +105,46 @@ HAPPENINGS: dict[str, tuple[Callable[[], Awaitable[Any]], bool, str]] = {
 @every_effect
 @pytest.mark.parametrize("what", HAPPENINGS)
 async def test_what_is_known_of_a_call_is_told_to_everybody(
-    store_url: str, effect: str, what: str
+    world: World, effect: str, what: str
 ) -> None:
     act, is_stopped, words = HAPPENINGS[what]
     known = {"it returns": "done", "it raises": "failed"}
     expected = known.get(what, "unknown" if effect == "once" else "failed")
     Clerk = clerk(effect, act, model := asking(), timeout=None if is_stopped else 5)
-    async with hosting(Clerk, url=store_url) as host:
-        a = host.get(Clerk, "a")
-        finished = listen(host, "tool:finish")
-        asked = asyncio.create_task(a.save_messages("u1"))
-        if is_stopped:
-            running = await until_running(host, Clerk)
-            await until(lambda: sent)
-            await a.cancel_chat(running.request_id, "enough")
-        async with asyncio.timeout(10):
-            turn = await asked
-        assert turn.status == ("aborted" if is_stopped else "completed")
-        (part,) = call_parts(turn.message)
-        assert outcome(part) == expected
-        assert part["input"] == {"to": "ann"}
-        assert await ledger(host, "name, effect, state") == [("send", effect, expected)]
-        (context,) = heard
-        assert (context.success, context.unknown) == (expected == "done", expected == "unknown")
-        assert context.output == part.get("output")
-        assert str(context.error) == (
-            "the disk is full" if act is fail else str(part.get("errorText"))
-        )
-        assert [event.outcome for event in finished] == [expected]
-        if expected != "done":
-            assert words in part["errorText"]
-            assert ("not known" in part["errorText"]) == (expected == "unknown")
-        await a.save_messages("u2")
-        told = returns(model, -2)[0]  # in the step after it, or in the next turn
-        assert told.outcome == ("success" if expected == "done" else "failed")
-        assert told.content == (part["output"] if expected == "done" else part["errorText"])
+    host = await world.host(Clerk)
+    a = host.get(Clerk, "a")
+    finished = listen(host, "tool:finish")
+    asked = asyncio.create_task(a.save_messages("u1"))
+    if is_stopped:
+        running = await until_running(host, Clerk)
+        await until(lambda: sent)
+        await a.cancel_chat(running.request_id, "enough")
+    async with asyncio.timeout(10):
+        turn = await asked
+    assert turn.status == ("aborted" if is_stopped else "completed")
+    (part,) = call_parts(turn.message)
+    assert outcome(part) == expected
+    assert part["input"] == {"to": "ann"}
+    assert await ledger(host, "name, effect, state") == [("send", effect, expected)]
+    (context,) = heard
+    assert (context.success, context.unknown) == (expected == "done", expected == "unknown")
+    assert context.output == part.get("output")
+    assert str(context.error) == ("the disk is full" if act is fail else str(part.get("errorText")))
+    assert [event.outcome for event in finished] == [expected]
+    if expected != "done":
+        assert words in part["errorText"]
+        assert ("not known" in part["errorText"]) == (expected == "unknown")
+    await a.save_messages("u2")
+    told = returns(model, -2)[0]  # in the step after it, or in the next turn
+    assert told.outcome == ("success" if expected == "done" else "failed")
+    assert told.content == (part["output"] if expected == "done" else part["errorText"])
+    await world.stop()
     sent.remove("ann")  # of the second turn
     assert sent == ["ann"]
-    async with hosting(Clerk, url=store_url, life="2") as host:
-        await host.until_settled()
-        assert call_parts((await host.get(Clerk, "a").get_messages())[1]) == [part]
+    host = await world.next_life()
+    await host.until_settled()
+    assert call_parts((await host.get(Clerk, "a").get_messages())[1]) == [part]
+    await world.stop()
     assert sent == ["ann"]
     check_requests(model)
 
@@ -152,7 +152,7 @@ async def test_what_is_known_of_a_call_is_told_to_everybody(
 @pytest.mark.invariant("I8")
 @pytest.mark.parametrize("whose", ["ours", "the tool's", "the toolset's", "that of one inside"])
 async def test_whoever_limits_the_time_of_a_once_tool_its_outcome_is_unknown(
-    store_url: str, whose: str
+    world: World, whose: str
 ) -> None:
     async def slow() -> None:
         await hang()
@@ -164,12 +164,12 @@ async def test_whoever_limits_the_time_of_a_once_tool_its_outcome_is_unknown(
         "that of one inside": [fail, FunctionToolset([slow], timeout=5).renamed({"slow": "slow"})],
     }
     Clerk = talker(ScriptedModel.calls("slow").then("Well."), get_tools=lambda _: limited[whose])
-    async with hosting(Clerk, url=store_url) as host:
-        turn = await host.get(Clerk, "a").save_messages("u1")
-        (part,) = call_parts(turn.message)
-        assert outcome(part) == "unknown"
-        assert "took too long" in part["errorText"]
-        assert await ledger(host) == [("slow", "unknown")]
+    host = await world.host(Clerk)
+    turn = await host.get(Clerk, "a").save_messages("u1")
+    (part,) = call_parts(turn.message)
+    assert outcome(part) == "unknown"
+    assert "took too long" in part["errorText"]
+    assert await ledger(host) == [("slow", "unknown")]
 
 
 @pytest.mark.invariant("D9", "D12")
@@ -181,7 +181,7 @@ async def test_whoever_limits_the_time_of_a_once_tool_its_outcome_is_unknown(
     ],
 )
 async def test_a_turn_that_is_stopped_from_inside_ends_as_one_that_was_stopped(
-    store_url: str, hook: str
+    world: World, hook: str
 ) -> None:
     async def stop(self: Any, context: Any) -> None:
         await self.cancel_chat(context.request_id, "enough")
@@ -193,17 +193,18 @@ async def test_a_turn_that_is_stopped_from_inside_ends_as_one_that_was_stopped(
         return "sent"
 
     Clerk = talker(model := asking(), send=tool(send), **{hook: stop})
-    async with hosting(Clerk, url=store_url) as host:
-        a = host.get(Clerk, "a")
-        await a.submit_messages("u1")
-        await host.until_settled()
-        assert await inbox(host, "outcome, error") == [("aborted", "enough")]
-        for message in (await a.get_messages())[1:]:
-            expected = "failed" if hook == "before_tool_call" else "done"
-            assert outcomes(message) == [expected]
-        setattr(Clerk, hook, getattr(Think, hook, None))
-        model.answers[:] = ["Next."]
-        assert (await a.save_messages("u2")).status == "completed"
+    host = await world.host(Clerk)
+    a = host.get(Clerk, "a")
+    await a.submit_messages("u1")
+    await host.until_settled()
+    assert await inbox(host, "outcome, error") == [("aborted", "enough")]
+    for message in (await a.get_messages())[1:]:
+        expected = "failed" if hook == "before_tool_call" else "done"
+        assert outcomes(message) == [expected]
+    setattr(Clerk, hook, getattr(Think, hook, None))
+    model.answers[:] = ["Next."]
+    assert (await a.save_messages("u2")).status == "completed"
+    await world.stop()
     check_requests(model)
 
 
@@ -256,30 +257,32 @@ def test_a_call_whose_process_dies_is_not_made_again(store_url: str, effect: str
 @pytest.mark.parametrize("act", [hang, hang_on])
 @every_effect
 async def test_a_call_whose_host_stops_is_not_made_again(
-    store_url: str, effect: str, act: Any
+    world: World, effect: str, act: Any
 ) -> None:
     Clerk = clerk(effect, act, model := asking())
-    async with hosting(Clerk, url=store_url, shutdown_timeout=1) as host:
-        await host.get(Clerk, "a").submit_messages("u1")
-        await until(lambda: sent)
-        stopped = asyncio.get_running_loop().time()
+    host = await world.host(Clerk, shutdown_timeout=1)
+    await host.get(Clerk, "a").submit_messages("u1")
+    await until(lambda: sent)
+    stopped = asyncio.get_running_loop().time()
+    await world.stop()
     assert asyncio.get_running_loop().time() - stopped < 10, "no tool holds up a host for ever"
-    async with hosting(Clerk, url=store_url, life="2") as host:
-        await check_next_life(host, Clerk, effect, model)
+    host = await world.next_life()
+    await check_next_life(host, Clerk, effect, model)
 
 
-async def test_a_host_that_stops_waits_for_a_call_that_ends_in_time(store_url: str) -> None:
+async def test_a_host_that_stops_waits_for_a_call_that_ends_in_time(world: World) -> None:
     async def act() -> str:
         await asyncio.sleep(3)
         return "sent"
 
     Clerk = clerk("once", act, asking())
-    async with hosting(Clerk, url=store_url, shutdown_timeout=5) as host:
-        await host.get(Clerk, "a").submit_messages("u1")
-        await until(lambda: sent)
-    async with hosting(Clerk, url=store_url, life="2") as host:
-        assert outcomes((await host.get(Clerk, "a").get_messages())[1]) == ["done"]
-        assert await inbox(host) == [("ended", "completed")]
+    host = await world.host(Clerk, shutdown_timeout=5)
+    await host.get(Clerk, "a").submit_messages("u1")
+    await until(lambda: sent)
+    host = await world.next_life()
+    assert outcomes((await host.get(Clerk, "a").get_messages())[1]) == ["done"]
+    assert await inbox(host) == [("ended", "completed")]
+    await world.stop()
     assert sent == ["ann"]
 
 
@@ -353,7 +356,7 @@ async def test_intent_is_durable_before_a_tool_runs_and_its_outcome_with_its_chu
 
 @pytest.mark.invariant("I8")
 @pytest.mark.parametrize("trouble", ["rejected", "context_overflow", "stall", "truncated"])
-async def test_a_call_that_is_settled_never_runs_again(store_url: str, trouble: Any) -> None:
+async def test_a_call_that_is_settled_never_runs_again(world: World, trouble: Any) -> None:
     broken = {
         "stall": Step.text("Well, ") + Step.stalls(),
         "truncated": Step.truncated("Well, "),
@@ -361,21 +364,23 @@ async def test_a_call_that_is_settled_never_runs_again(store_url: str, trouble: 
     model = asking(broken.get(trouble) or Step.text("Well, ") + Step.fails(trouble))
     Clerk = clerk("once", give, model)
     Clerk.chat_stream_stall_timeout = 5
-    async with hosting(Clerk, url=store_url) as host:
-        turn = await host.get(Clerk, "a").save_messages("u1")
-        assert (turn.status, turn.message.text) == ("error", "I send it. Well, ")
-        assert outcomes(turn.message) == ["done"]
+    host = await world.host(Clerk)
+    turn = await host.get(Clerk, "a").save_messages("u1")
+    assert (turn.status, turn.message.text) == ("error", "I send it. Well, ")
+    assert outcomes(turn.message) == ["done"]
+    await world.stop()
     model.answers[:] = ["", "Well, it is sent.", "Yes."]
-    async with hosting(Clerk, url=store_url, life="2") as host:
-        a = host.get(Clerk, "a")
-        await host.until_settled()
-        await a.continue_last_turn()
-        message = (await a.get_messages())[-1]
-        assert message.text == "I send it. Well, it is sent."
-        assert outcomes(message) == ["done"]
-        model.answers[:] = ["Yes."]
-        await a.save_messages("u2")
-        assert said(await a.get_messages())[-1] == "assistant: Yes."
-        assert await ledger(host) == [("send", "done")]
+    host = await world.next_life()
+    a = host.get(Clerk, "a")
+    await host.until_settled()
+    await a.continue_last_turn()
+    message = (await a.get_messages())[-1]
+    assert message.text == "I send it. Well, it is sent."
+    assert outcomes(message) == ["done"]
+    model.answers[:] = ["Yes."]
+    await a.save_messages("u2")
+    assert said(await a.get_messages())[-1] == "assistant: Yes."
+    assert await ledger(host) == [("send", "done")]
+    await world.stop()
     assert sent == ["ann"]
     check_requests(model)

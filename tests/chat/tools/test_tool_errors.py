@@ -15,7 +15,7 @@ from outlast.host.address import Address
 from outlast.inspect import views
 from outlast.server.room.public import public_chunk, public_message
 from outlast.testing import ScriptedModel, Step
-from support import hosting, listen
+from support import World, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -49,10 +49,11 @@ def clerk(name: str, **members: Any) -> type[Clerk]:
     return type("Clerk", (Clerk,), {"model": model, "heard": [], **members})
 
 
-async def test_the_text_of_a_tool_error_is_for_the_client_and_the_model(store_url: str) -> None:
+async def test_the_text_of_a_tool_error_is_for_the_client_and_the_model(world: World) -> None:
     Closed = clerk("refuse")
-    async with hosting(Closed, url=store_url) as host:
-        turn = await host.get(Closed, "a").save_messages("u1")
+    host = await world.host(Closed)
+    turn = await host.get(Closed, "a").save_messages("u1")
+    await world.stop()
     (part,) = call_parts(turn.message)
     assert (part["state"], part["errorText"]) == ("output-error", "The account is closed.")
     assert "resultProviderMetadata" not in part
@@ -63,28 +64,28 @@ async def test_the_text_of_a_tool_error_is_for_the_client_and_the_model(store_ur
     assert not context.success
 
 
-async def test_a_tool_error_without_a_text_is_no_secret_either(sqlite_url: str) -> None:
+async def test_a_tool_error_without_a_text_is_no_secret_either(sqlite_world: World) -> None:
     Silent = clerk("silent")
-    async with hosting(Silent, url=sqlite_url) as host:
-        turn = await host.get(Silent, "a").save_messages("u1")
+    host = await sqlite_world.host(Silent)
+    turn = await host.get(Silent, "a").save_messages("u1")
+    await sqlite_world.stop()
     assert call_parts(turn.message)[0]["errorText"] == "The tool failed."
 
 
 @pytest.mark.invariant("C9")
 async def test_any_other_exception_is_for_the_log_and_the_store_alone(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     Crashing = clerk("crash")
-    async with hosting(Crashing, url=store_url) as host:
-        finished = listen(host, "tool:finish")
-        a = host.get(Crashing, "a")
-        chunks = [chunk async for chunk in a.stream("u1")]
-        messages = await a.get_messages()
-        ((id,),) = await inbox(host, "id")
-        explained = await views.turn(host.store, Address.parse("Clerk/a"), id)
-        stored = str(await rows(host, "messages", "body")) + str(
-            await rows(host, "streams", "body")
-        )
+    host = await world.host(Crashing)
+    finished = listen(host, "tool:finish")
+    a = host.get(Crashing, "a")
+    chunks = [chunk async for chunk in a.stream("u1")]
+    messages = await a.get_messages()
+    ((id,),) = await inbox(host, "id")
+    explained = await views.turn(host.store, Address.parse("Clerk/a"), id)
+    stored = str(await rows(host, "messages", "body")) + str(await rows(host, "streams", "body"))
+    await world.stop()
     (part,) = call_parts(messages[1])
     match = GENERIC.fullmatch(part["errorText"])
     assert match is not None
@@ -105,12 +106,13 @@ async def test_any_other_exception_is_for_the_log_and_the_store_alone(
     assert SECRET in str(context.error)
 
 
-async def test_the_model_reads_the_original_if_it_may(store_url: str) -> None:
+async def test_the_model_reads_the_original_if_it_may(world: World) -> None:
     Trusting = clerk("crash", tool_error_details=True)
-    async with hosting(Trusting, url=store_url) as host:
-        turn = await host.get(Trusting, "a").save_messages("u1")
-    async with hosting(Trusting, url=store_url, life="2") as host:
-        await host.get(Trusting, "a").save_messages("u2")
+    host = await world.host(Trusting)
+    turn = await host.get(Trusting, "a").save_messages("u1")
+    host = await world.next_life()
+    await host.get(Trusting, "a").save_messages("u2")
+    await world.stop()
     for request in Trusting.model.requests[1:]:
         assert f"ConnectionError: cannot connect to {SECRET}" in str(request.messages)
     assert SECRET not in str(public_message(turn.message.raw)), "clients never do"

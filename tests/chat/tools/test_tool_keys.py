@@ -15,7 +15,7 @@ from tool_calls import Lives, call_parts, check_requests, ledger, outcomes, retu
 import outlast
 from outlast import Allow, Host, Think, ToolCall, tool
 from outlast.testing import ScriptedModel, Step
-from support import hosting, listen
+from support import World, hosting, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -122,21 +122,23 @@ def test_a_second_call_with_the_key_of_a_first_one(
 
 @pytest.mark.invariant("I8", "I9")
 async def test_a_result_is_given_again_in_steps_turns_and_lives_but_to_one_agent(
-    store_url: str,
+    world: World,
 ) -> None:
     Payer = payer(model := ScriptedModel(pay_step(), pay_step(), "Well."))
     acts[:] = [lambda: {"receipt": [1, None, "ä"]}]
-    async with hosting(Payer, url=store_url) as host:
-        a = host.get(Payer, "a")
-        turns = [await a.save_messages("u1"), await a.save_messages("u2")]
-        await host.get(Payer, "b").save_messages("u1")
+    host = await world.host(Payer)
+    a = host.get(Payer, "a")
+    turns = [await a.save_messages("u1"), await a.save_messages("u2")]
+    await host.get(Payer, "b").save_messages("u1")
+    await world.stop()
     assert paid == [("ann", 5)] * 2
-    async with hosting(Payer, url=store_url, life="2") as host:
-        turns.append(await host.get(Payer, "a").save_messages("u3"))
-        assert sorted(await rows(host, "calls", "agent, key, state")) == [
-            ("Talker/a", "pay:ann", "done"),
-            ("Talker/b", "pay:ann", "done"),
-        ]
+    host = await world.next_life()
+    turns.append(await host.get(Payer, "a").save_messages("u3"))
+    assert sorted(await rows(host, "calls", "agent, key, state")) == [
+        ("Talker/a", "pay:ann", "done"),
+        ("Talker/b", "pay:ann", "done"),
+    ]
+    await world.stop()
     for turn in turns:
         outputs = [part["output"] for part in call_parts(turn.message)]
         assert outputs == [{"receipt": [1, None, "ä"]}] * 2
@@ -145,12 +147,13 @@ async def test_a_result_is_given_again_in_steps_turns_and_lives_but_to_one_agent
     check_requests(model)
 
 
-async def test_nothing_is_a_result_too(store_url: str) -> None:
+async def test_nothing_is_a_result_too(world: World) -> None:
     Payer = payer(ScriptedModel(pay_step(), pay_step(), "Well."))
     acts[:] = [lambda: None]
-    async with hosting(Payer, url=store_url) as host:
-        turn = await host.get(Payer, "a").save_messages("u1")
-        assert [part["output"] for part in call_parts(turn.message)] == [None, None]
+    host = await world.host(Payer)
+    turn = await host.get(Payer, "a").save_messages("u1")
+    assert [part["output"] for part in call_parts(turn.message)] == [None, None]
+    await world.stop()
     assert paid == [("ann", 5)]
 
 
@@ -190,20 +193,21 @@ async def test_a_call_that_nobody_knows_about_runs_again_once_its_tool_is_declar
 
 @pytest.mark.parametrize("days", [29, 31])
 @pytest.mark.parametrize("is_busy", [False, True])
-async def test_a_key_is_kept_for_thirty_days(store_url: str, days: int, is_busy: bool) -> None:
+async def test_a_key_is_kept_for_thirty_days(world: World, days: int, is_busy: bool) -> None:
     """Whether the agent was asked anything in between, or not."""
     Payer = payer(model := ScriptedModel(pay_step(), "Well."))
-    async with hosting(Payer, url=store_url) as host:
-        a = host.get(Payer, "a")
-        await a.save_messages("u1")
-        for day in range(days):
-            await asyncio.sleep(DAY)
-            if is_busy and day % 10 == 0:
-                model.answers[:] = ["Hello."]
-                await a.save_messages("u2")
-        await asyncio.sleep(3600)  # enough for whoever clears up
-        model.answers[:] = [pay_step(), "Well."]
-        await a.save_messages("u3")
+    host = await world.host(Payer)
+    a = host.get(Payer, "a")
+    await a.save_messages("u1")
+    for day in range(days):
+        await asyncio.sleep(DAY)
+        if is_busy and day % 10 == 0:
+            model.answers[:] = ["Hello."]
+            await a.save_messages("u2")
+    await asyncio.sleep(3600)  # enough for whoever clears up
+    model.answers[:] = [pay_step(), "Well."]
+    await a.save_messages("u3")
+    await world.stop()
     assert len(paid) == (1 if days < 30 else 2)
 
 
@@ -212,57 +216,61 @@ async def test_a_key_is_kept_for_thirty_days(store_url: str, days: int, is_busy:
 
 @pytest.mark.invariant("I10")
 @pytest.mark.parametrize("effect", EFFECTS)
-async def test_identical_calls_at_the_same_time_run_once(store_url: str, effect: str) -> None:
+async def test_identical_calls_at_the_same_time_run_once(world: World, effect: str) -> None:
     other_order = Step.call("pay", '{"amount": 5, "to": "ann"}')
     Payer = payer(ScriptedModel(pay_step() + pay_step() + other_order, "Well."), effect=effect)
     acts[:] = [lambda: asyncio.sleep(3, "paid")]
-    async with hosting(Payer, url=store_url) as host:
-        replayed = listen(host, "action:ledger:replayed")
-        turn = await host.get(Payer, "a").save_messages("u1")
-        assert [part.get("output") for part in call_parts(turn.message)] == ["paid"] * 3
-        assert len(replayed) == 2
-        assert await rows(host, "calls", "key, state") == [("pay:ann", "done")]
-        await host.until_settled()
-        assert leftovers(agent_of(host, Payer)) == {}
+    host = await world.host(Payer)
+    replayed = listen(host, "action:ledger:replayed")
+    turn = await host.get(Payer, "a").save_messages("u1")
+    assert [part.get("output") for part in call_parts(turn.message)] == ["paid"] * 3
+    assert len(replayed) == 2
+    assert await rows(host, "calls", "key, state") == [("pay:ann", "done")]
+    await host.until_settled()
+    assert leftovers(agent_of(host, Payer)) == {}
+    await world.stop()
     assert paid == [("ann", 5)]
 
 
 @pytest.mark.invariant("I9", "I10")
-async def test_a_call_with_another_input_at_the_same_time_is_refused(store_url: str) -> None:
+async def test_a_call_with_another_input_at_the_same_time_is_refused(world: World) -> None:
     Payer = payer(ScriptedModel(pay_step() + pay_step(6) + pay_step(to="bob"), "Well."))
     acts[:] = [lambda: asyncio.sleep(3, "paid")]
-    async with hosting(Payer, url=store_url) as host:
-        turn = await host.get(Payer, "a").save_messages("u1")
-        assert outcomes(turn.message) == ["done", "failed", "done"]
+    host = await world.host(Payer)
+    turn = await host.get(Payer, "a").save_messages("u1")
+    assert outcomes(turn.message) == ["done", "failed", "done"]
+    await world.stop()
     assert sorted(paid) == [("ann", 5), ("bob", 5)]
 
 
 @pytest.mark.invariant("I10")
 @pytest.mark.parametrize("effect", EFFECTS)
-async def test_when_the_first_of_them_fails_the_next_one_runs(store_url: str, effect: str) -> None:
+async def test_when_the_first_of_them_fails_the_next_one_runs(world: World, effect: str) -> None:
     Payer = payer(ScriptedModel(pay_step() + pay_step() + pay_step(), "Well."), effect=effect)
     acts[:] = [fail, lambda: "paid"]
-    async with hosting(Payer, url=store_url) as host:
-        turn = await host.get(Payer, "a").save_messages("u1")
-        assert outcomes(turn.message) == ["failed", "done", "done"]
+    host = await world.host(Payer)
+    turn = await host.get(Payer, "a").save_messages("u1")
+    assert outcomes(turn.message) == ["failed", "done", "done"]
+    await world.stop()
     assert len(paid) == 2
 
 
 @pytest.mark.invariant("I10")
 async def test_when_nobody_knows_about_the_first_of_them_the_others_do_not_run(
-    store_url: str,
+    world: World,
 ) -> None:
     Payer = payer(ScriptedModel(pay_step() + pay_step() + pay_step(), "Well."))
     acts[:] = [hang, lambda: "paid"]
-    async with hosting(Payer, url=store_url) as host:
-        turn = await host.get(Payer, "a").save_messages("u1")
-        assert outcomes(turn.message) == ["unknown"] * 3
+    host = await world.host(Payer)
+    turn = await host.get(Payer, "a").save_messages("u1")
+    assert outcomes(turn.message) == ["unknown"] * 3
+    await world.stop()
     assert paid == [("ann", 5)]
 
 
 @pytest.mark.invariant("I10")
 async def test_a_call_that_comes_while_the_first_ones_result_is_being_stored_gets_it(
-    store_url: str,
+    world: World,
 ) -> None:
     class Payer(Think):
         model = ScriptedModel(pay_step(id="c1") + pay_step(id="c2"), "Well.")
@@ -284,27 +292,29 @@ async def test_a_call_that_comes_while_the_first_ones_result_is_being_stored_get
             paid.append((to, amount))
             return "paid"
 
-    async with hosting(Payer, url=store_url) as host:
-        turn = await host.get(Payer, "a").save_messages("u1")
-        assert outcomes(turn.message) == ["done", "done"]
+    host = await world.host(Payer)
+    turn = await host.get(Payer, "a").save_messages("u1")
+    assert outcomes(turn.message) == ["done", "done"]
+    await world.stop()
     assert paid == [("ann", 5)]
 
 
 @pytest.mark.invariant("D12", "D14")
-async def test_a_stop_reaches_those_that_wait_for_the_first_one(store_url: str) -> None:
+async def test_a_stop_reaches_those_that_wait_for_the_first_one(world: World) -> None:
     Payer = payer(model := ScriptedModel(pay_step() + pay_step() + pay_step(), "Well."))
     acts[:] = [hang]
-    async with hosting(Payer, url=store_url) as host:
-        a = host.get(Payer, "a")
-        asked = asyncio.create_task(a.save_messages("u1"))
-        running = await until_running(host, Payer)
-        await asyncio.sleep(1)
-        await a.cancel_chat(running.request_id)
-        async with asyncio.timeout(1):
-            turn = await asked
-        assert (turn.status, outcomes(turn.message)) == ("aborted", ["unknown"] * 3)
-        model.answers[:] = ["Next."]
-        assert (await a.save_messages("u2")).status == "completed"
+    host = await world.host(Payer)
+    a = host.get(Payer, "a")
+    asked = asyncio.create_task(a.save_messages("u1"))
+    running = await until_running(host, Payer)
+    await asyncio.sleep(1)
+    await a.cancel_chat(running.request_id)
+    async with asyncio.timeout(1):
+        turn = await asked
+    assert (turn.status, outcomes(turn.message)) == ("aborted", ["unknown"] * 3)
+    model.answers[:] = ["Next."]
+    assert (await a.save_messages("u2")).status == "completed"
+    await world.stop()
     assert paid == [("ann", 5)]
     check_requests(model)
 
@@ -325,18 +335,19 @@ async def of_call(call: ToolCall) -> str:
 
 
 @pytest.mark.parametrize("key", ["by_name", named, named_later, of_call])
-async def test_a_key_is_named_by_a_function_or_a_method(sqlite_url: str, key: Any) -> None:
+async def test_a_key_is_named_by_a_function_or_a_method(sqlite_world: World, key: Any) -> None:
     Payer = payer(ScriptedModel(pay_step(), pay_step(6), "Well."), idempotency_key=key)
     Payer.by_name = named_later
-    async with hosting(Payer, url=sqlite_url) as host:
-        await host.get(Payer, "a").save_messages("u1")
-        assert await rows(host, "calls", "key") == [("pay:a ann",)]
+    host = await sqlite_world.host(Payer)
+    await host.get(Payer, "a").save_messages("u1")
+    assert await rows(host, "calls", "key") == [("pay:a ann",)]
+    await sqlite_world.stop()
     assert paid == [("ann", 5)]
 
 
 @pytest.mark.parametrize("key", [None, "", 5, ["k"], KeyError("no key")])
 async def test_a_call_whose_key_is_no_text_does_not_run(
-    sqlite_url: str, key: Any, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, key: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def name(call: ToolCall) -> Any:
         if isinstance(key, Exception):
@@ -344,48 +355,51 @@ async def test_a_call_whose_key_is_no_text_does_not_run(
         return key
 
     Payer = payer(ScriptedModel(pay_step(), "Well."), idempotency_key=name)
-    async with hosting(Payer, url=sqlite_url) as host:
-        turn = await host.get(Payer, "a").save_messages("u1")
-        (part,) = call_parts(turn.message)
-        assert part["errorText"].startswith("The tool failed. (error_")
-        words = "no key" if isinstance(key, Exception) else "idempotency_key returns a text"
-        assert words in caplog.text
-        assert await ledger(host) == []
+    host = await sqlite_world.host(Payer)
+    turn = await host.get(Payer, "a").save_messages("u1")
+    (part,) = call_parts(turn.message)
+    assert part["errorText"].startswith("The tool failed. (error_")
+    words = "no key" if isinstance(key, Exception) else "idempotency_key returns a text"
+    assert words in caplog.text
+    assert await ledger(host) == []
+    await sqlite_world.stop()
     assert paid == []
 
 
 @pytest.mark.invariant("D12", "D14")
-async def test_a_turn_can_be_stopped_while_a_key_is_being_named(store_url: str) -> None:
+async def test_a_turn_can_be_stopped_while_a_key_is_being_named(world: World) -> None:
     async def never(call: ToolCall) -> str:
         await asyncio.sleep(1000)
         return "k"
 
     Payer = payer(ScriptedModel(pay_step(), "Well."), idempotency_key=never)
-    async with hosting(Payer, url=store_url) as host:
-        a = host.get(Payer, "a")
-        asked = asyncio.create_task(a.save_messages("u1"))
-        running = await until_running(host, Payer)
-        await asyncio.sleep(1)
-        await a.cancel_chat(running.request_id)
-        async with asyncio.timeout(1):
-            turn = await asked
-        assert (turn.status, outcomes(turn.message)) == ("aborted", ["failed"])
+    host = await world.host(Payer)
+    a = host.get(Payer, "a")
+    asked = asyncio.create_task(a.save_messages("u1"))
+    running = await until_running(host, Payer)
+    await asyncio.sleep(1)
+    await a.cancel_chat(running.request_id)
+    async with asyncio.timeout(1):
+        turn = await asked
+    assert (turn.status, outcomes(turn.message)) == ("aborted", ["failed"])
+    await world.stop()
     assert paid == []
 
 
-async def test_a_key_names_the_input_that_before_tool_call_has_changed(sqlite_url: str) -> None:
+async def test_a_key_names_the_input_that_before_tool_call_has_changed(sqlite_world: World) -> None:
     Payer = payer(ScriptedModel(pay_step(), "Well."))
     Payer.before_tool_call = lambda self, context: Allow(input={**context.input, "to": "eve"})
-    async with hosting(Payer, url=sqlite_url) as host:
-        await host.get(Payer, "a").save_messages("u1")
-        assert await rows(host, "calls", "key") == [("pay:eve",)]
+    host = await sqlite_world.host(Payer)
+    await host.get(Payer, "a").save_messages("u1")
+    assert await rows(host, "calls", "key") == [("pay:eve",)]
+    await sqlite_world.stop()
     assert paid == [("eve", 5)]
 
 
 @pytest.mark.invariant("I13")
 @pytest.mark.parametrize("has_key", [True, False])
 async def test_a_call_that_asks_for_approval_by_itself_has_one_key(
-    store_url: str, has_key: bool
+    world: World, has_key: bool
 ) -> None:
     keys: list[str] = []
 
@@ -397,20 +411,21 @@ async def test_a_call_that_asks_for_approval_by_itself_has_one_key(
 
     marked = tool(idempotency_key=lambda call: "k")(pay) if has_key else tool(pay)
     Payer = talker(model := ScriptedModel(pay_step(id="c1"), "Well."), get_tools=lambda _: [marked])
-    async with hosting(Payer, url=store_url) as host:
-        a = host.get(Payer, "a")
-        turn = await a.save_messages("u1")
-        assert outcomes(turn.message) == ["open"]
-        assert await a.add_tool_approval("c1", True)
-        async with asyncio.timeout(60):
-            await host.until_settled()
-        message = (await a.get_messages())[-1]
-        assert (outcomes(message), message.text) == (["done"], "Well.")
+    host = await world.host(Payer)
+    a = host.get(Payer, "a")
+    turn = await a.save_messages("u1")
+    assert outcomes(turn.message) == ["open"]
+    assert await a.add_tool_approval("c1", True)
+    async with asyncio.timeout(60):
+        await host.until_settled()
+    message = (await a.get_messages())[-1]
+    assert (outcomes(message), message.text) == (["done"], "Well.")
+    await world.stop()
     assert keys == ["pay:k" if has_key else f"{turn.message.id}:c1"] * 2
     check_requests(model)
 
 
-async def test_each_call_has_a_key_of_its_own(store_url: str) -> None:
+async def test_each_call_has_a_key_of_its_own(world: World) -> None:
     keys: list[str] = []
 
     async def act(idempotency_key: str) -> None:
@@ -420,10 +435,11 @@ async def test_each_call_has_a_key_of_its_own(store_url: str) -> None:
         ScriptedModel(Step.calls("act") + Step.calls("act"), Step.calls("act"), "Done."),
         get_tools=lambda _: [act],
     )
-    async with hosting(Agent, url=store_url) as host:
-        for name in ("a", "b"):
-            await host.get(Agent, name).save_messages("u1")
-            await host.get(Agent, name).save_messages("u2")
+    host = await world.host(Agent)
+    for name in ("a", "b"):
+        await host.get(Agent, name).save_messages("u1")
+        await host.get(Agent, name).save_messages("u2")
+    await world.stop()
     assert len(keys) == len(set(keys)) == 12
 
 
@@ -484,7 +500,7 @@ SHAPES = [
 @pytest.mark.parametrize("is_resolved", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 async def test_a_call_is_filled_in_wherever_it_stands_and_not_shown(
-    sqlite_url: str, shape: Any, is_resolved: bool, monkeypatch: pytest.MonkeyPatch
+    sqlite_world: World, shape: Any, is_resolved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Annotations are texts in this file, or what they stand for."""
     vars(shape).clear()  # a schema that was made before
@@ -493,8 +509,9 @@ async def test_a_call_is_filled_in_wherever_it_stands_and_not_shown(
     city = ["Oslo"] if shape is before_many else "Oslo"
     model = ScriptedModel(Step.call(shape.__name__, {"city": city}, id="c1"), "Done.")
     Agent = talker(model, get_tools=lambda _: [shape])
-    async with hosting(Agent, url=sqlite_url) as host:
-        turn = await host.get(Agent, "a").save_messages("u1")
+    host = await sqlite_world.host(Agent)
+    turn = await host.get(Agent, "a").save_messages("u1")
+    await sqlite_world.stop()
     assert [part.get("output") for part in call_parts(turn.message)] == ["c1 Oslo"]
     (definition,) = model.requests[0].parameters.function_tools
     assert set(definition.parameters_json_schema["properties"]) - {"days"} == {"city"}

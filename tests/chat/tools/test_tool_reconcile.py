@@ -17,7 +17,7 @@ from outlast.chat.tools.outcome import RECONCILE_TIMEOUT
 from outlast.chat.tools.watch import GRACE
 from outlast.chat.turn.state import TurnState
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -230,31 +230,31 @@ async def test_a_reconcile_that_does_not_exist_leaves_the_outcome_unknown(
 
 
 @pytest.mark.invariant("D12", "D14")
-async def test_a_turn_can_be_stopped_while_reconcile_is_asked(store_url: str) -> None:
+async def test_a_turn_can_be_stopped_while_reconcile_is_asked(world: World) -> None:
     answer[:] = [hang]
     Agent = clerk(find)
-    async with hosting(Agent, url=store_url) as host:
-        a = host.get(Agent, "a")
-        turn = asyncio.create_task(a.save_messages("u1"))
-        running = await until_running(host, Agent)
-        await asyncio.sleep(5 + GRACE + 1)
-        assert await a.cancel_chat(running.request_id)
-        async with asyncio.timeout(1):
-            ended = await turn
-        assert (ended.status, outcomes(ended.message)) == ("aborted", ["unknown"])
+    host = await world.host(Agent)
+    a = host.get(Agent, "a")
+    turn = asyncio.create_task(a.save_messages("u1"))
+    running = await until_running(host, Agent)
+    await asyncio.sleep(5 + GRACE + 1)
+    assert await a.cancel_chat(running.request_id)
+    async with asyncio.timeout(1):
+        ended = await turn
+    assert (ended.status, outcomes(ended.message)) == ("aborted", ["unknown"])
 
 
-async def test_a_cancel_while_reconcile_is_asked_at_boot_counts(store_url: str) -> None:
+async def test_a_cancel_while_reconcile_is_asked_at_boot_counts(world: World) -> None:
     answer[:] = [hang]
     Agent = clerk(find, timeout=None)
-    async with hosting(Agent, url=store_url, shutdown_timeout=0) as host:
-        submitted = await host.get(Agent, "a").submit_messages("u1")
-        await until(lambda: sent)
-    async with hosting(Agent, url=store_url, life="2") as host:
-        await asyncio.sleep(1)
-        assert await host.get(Agent, "a").cancel_chat(submitted.id, "enough")
-        await host.until_settled()
-        assert await inbox(host, "outcome, error") == [("aborted", "enough")]
+    host = await world.host(Agent, shutdown_timeout=0)
+    submitted = await host.get(Agent, "a").submit_messages("u1")
+    await until(lambda: sent)
+    host = await world.next_life()
+    await asyncio.sleep(1)
+    assert await host.get(Agent, "a").cancel_chat(submitted.id, "enough")
+    await host.until_settled()
+    assert await inbox(host, "outcome, error") == [("aborted", "enough")]
 
 
 # --- tools that do not stop ----------------------------------------------------------------------
@@ -263,7 +263,7 @@ async def test_a_cancel_while_reconcile_is_asked_at_boot_counts(store_url: str) 
 @pytest.mark.invariant("D12", "D14")
 @pytest.mark.parametrize("late_end", ["returns", "raises"])
 async def test_a_tool_that_does_not_stop_is_left_behind_and_its_late_end_is_dropped(
-    store_url: str, late_end: str, caplog: pytest.LogCaptureFixture
+    world: World, late_end: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     end = asyncio.Event()
     over: list[str] = []
@@ -277,33 +277,34 @@ async def test_a_tool_that_does_not_stop_is_left_behind_and_its_late_end_is_drop
 
     model = ScriptedModel(Step.calls("stubborn"), "Never.")
     Agent = talker(model, get_tools=lambda _: [stubborn])
-    async with hosting(Agent, url=store_url) as host:
-        a = host.get(Agent, "a")
-        turn = asyncio.create_task(a.save_messages("u1"))
-        running = await until_running(host, Agent)
-        await asyncio.sleep(1)
-        await a.cancel_chat(running.request_id)
-        async with asyncio.timeout(1):
-            ended = await turn
-        assert (ended.status, outcomes(ended.message)) == ("aborted", ["unknown"])
-        assert "the tool stubborn does not stop; it is left behind" in caplog.text
-        before = (await rows(host, "messages"), await rows(host, "streams"), await ledger(host))
-        model.answers[:] = ["Next."]
-        assert (await a.save_messages("u2")).message.text == "Next.", "others do not wait for it"
-        end.set()
-        await until(lambda: over)
-        await host.until_settled()
-        after = (await rows(host, "messages"), await rows(host, "streams"), await ledger(host))
-        assert [rows_after[: len(old)] for rows_after, old in zip(after, before, strict=True)] == [
-            *before
-        ]
-        assert ("much too late" in caplog.text) == (late_end == "raises")
-        assert "never retrieved" not in caplog.text
-        assert leftovers(agent_of(host, Agent)) == {}
+    host = await world.host(Agent)
+    a = host.get(Agent, "a")
+    turn = asyncio.create_task(a.save_messages("u1"))
+    running = await until_running(host, Agent)
+    await asyncio.sleep(1)
+    await a.cancel_chat(running.request_id)
+    async with asyncio.timeout(1):
+        ended = await turn
+    assert (ended.status, outcomes(ended.message)) == ("aborted", ["unknown"])
+    assert "the tool stubborn does not stop; it is left behind" in caplog.text
+    before = (await rows(host, "messages"), await rows(host, "streams"), await ledger(host))
+    model.answers[:] = ["Next."]
+    assert (await a.save_messages("u2")).message.text == "Next.", "others do not wait for it"
+    end.set()
+    await until(lambda: over)
+    await host.until_settled()
+    after = (await rows(host, "messages"), await rows(host, "streams"), await ledger(host))
+    assert [rows_after[: len(old)] for rows_after, old in zip(after, before, strict=True)] == [
+        *before
+    ]
+    assert ("much too late" in caplog.text) == (late_end == "raises")
+    assert "never retrieved" not in caplog.text
+    assert leftovers(agent_of(host, Agent)) == {}
+    await world.stop()
     check_requests(model)
 
 
-async def test_a_tool_that_is_done_when_it_is_told_to_stop_is_done(store_url: str) -> None:
+async def test_a_tool_that_is_done_when_it_is_told_to_stop_is_done(world: World) -> None:
     async def careful() -> str:
         try:
             await asyncio.sleep(1000)
@@ -312,22 +313,22 @@ async def test_a_tool_that_is_done_when_it_is_told_to_stop_is_done(store_url: st
         return "tidied up"
 
     Agent = talker(ScriptedModel.calls("careful"), get_tools=lambda _: [careful])
-    async with hosting(Agent, url=store_url) as host:
-        a = host.get(Agent, "a")
-        turn = asyncio.create_task(a.save_messages("u1"))
-        running = await until_running(host, Agent)
-        await asyncio.sleep(1)
-        await a.cancel_chat(running.request_id)
-        ended = await turn
-        assert ended.status == "aborted"
-        assert call_parts(ended.message)[0]["output"] == "tidied up"
-        assert await ledger(host) == [("careful", "done")]
+    host = await world.host(Agent)
+    a = host.get(Agent, "a")
+    turn = asyncio.create_task(a.save_messages("u1"))
+    running = await until_running(host, Agent)
+    await asyncio.sleep(1)
+    await a.cancel_chat(running.request_id)
+    ended = await turn
+    assert ended.status == "aborted"
+    assert call_parts(ended.message)[0]["output"] == "tidied up"
+    assert await ledger(host) == [("careful", "done")]
 
 
 # --- threads -------------------------------------------------------------------------------------
 
 
-async def test_plain_functions_run_in_threads_with_what_they_need(store_url: str) -> None:
+async def test_plain_functions_run_in_threads_with_what_they_need(world: World) -> None:
     seen: list[Any] = []
 
     def where(call: ToolCall, idempotency_key: str) -> str:
@@ -337,8 +338,9 @@ async def test_plain_functions_run_in_threads_with_what_they_need(store_url: str
     Agent = talker(
         ScriptedModel(Step.call("where", {}, id="c1"), "Done."), get_tools=lambda _: [where]
     )
-    async with hosting(Agent, url=store_url) as host:
-        turn = await host.get(Agent, "a").save_messages("u1")
+    host = await world.host(Agent)
+    turn = await host.get(Agent, "a").save_messages("u1")
+    await world.stop()
     assert seen == [(False, "where")]
     assert call_parts(turn.message)[0]["output"] == f"{turn.message.id}:c1"
 

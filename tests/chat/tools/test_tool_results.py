@@ -16,7 +16,7 @@ from tool_calls import Lives, call_parts, check_requests, ledger, outcomes, retu
 
 from outlast import Allow, Host, Think, ToolCall, tool
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -47,7 +47,7 @@ INPUTS: dict[str, tuple[str, dict[str, Any] | None]] = {
 
 @pytest.mark.invariant("I1", "I4")
 @pytest.mark.parametrize("what", INPUTS)
-async def test_an_input_is_an_object_wherever_it_is_written(store_url: str, what: str) -> None:
+async def test_an_input_is_an_object_wherever_it_is_written(world: World, what: str) -> None:
     text, expected = INPUTS[what]
     given: list[int] = []
 
@@ -57,23 +57,25 @@ async def test_an_input_is_an_object_wherever_it_is_written(store_url: str, what
 
     model = ScriptedModel(Step.call("act", text, id="c1"), "Done.")
     Agent = talker(model, get_tools=lambda _: [act])
-    async with hosting(Agent, url=store_url) as host:
-        chunks = [chunk async for chunk in host.get(Agent, "a").stream("u1")]
-        (part,) = call_parts((await host.get(Agent, "a").get_messages())[1])
-        assert part["input"] == (expected or {})
-        assert outcomes((await host.get(Agent, "a").get_messages())[1]) == [
-            "failed" if expected is None else "done"
-        ]
-        inputs = [json.loads(input) for _, input in await ledger(host, "id, input")]
-        assert inputs == ([] if expected is None else [expected])
+    host = await world.host(Agent)
+    chunks = [chunk async for chunk in host.get(Agent, "a").stream("u1")]
+    (part,) = call_parts((await host.get(Agent, "a").get_messages())[1])
+    assert part["input"] == (expected or {})
+    assert outcomes((await host.get(Agent, "a").get_messages())[1]) == [
+        "failed" if expected is None else "done"
+    ]
+    inputs = [json.loads(input) for _, input in await ledger(host, "id, input")]
+    assert inputs == ([] if expected is None else [expected])
+    await world.stop()
     assert given == ([] if expected is None else [expected.get("n", 1)])
     available = [chunk for chunk in chunks if chunk["type"] == "tool-input-available"]
     assert all(isinstance(chunk["input"], dict) for chunk in available)
     if expected is None:
         assert "do not fit" in part["errorText"]
-    async with hosting(Agent, url=store_url, life="2") as host:
-        model.answers[:] = ["Again."]
-        assert (await host.get(Agent, "a").save_messages("u2")).status == "completed"
+    host = await world.next_life()
+    model.answers[:] = ["Again."]
+    assert (await host.get(Agent, "a").save_messages("u2")).status == "completed"
+    await world.stop()
     check_requests(model)
 
 
@@ -83,34 +85,34 @@ async def test_an_input_is_an_object_wherever_it_is_written(store_url: str, what
     [('""', {}), ("[]", {}), ("null", {}), ("7", {}), ('"{\\"n\\": 2}"', {"n": 2}), ('"{"', {})],
 )
 async def test_an_input_is_an_object_wherever_it_is_read(
-    store_url: str, stored: str, read: Any
+    world: World, stored: str, read: Any
 ) -> None:
     async def act(n: int) -> int:
         return n
 
     model = ScriptedModel(Step.call("act", {"n": 1}), "Done.")
     Agent = talker(model, get_tools=lambda _: [act])
-    async with hosting(Agent, url=store_url) as host:
-        await host.get(Agent, "a").save_messages("u1")
-        ((id, body),) = await rows(host, "messages WHERE role = 'assistant'", "id, body")
-        assert '"input":{"n":1}' in body
-        changed = body.replace('"input":{"n":1}', f'"input":{stored}')
-        await meddle(
-            agent_of(host, Agent), "UPDATE messages SET body = ? WHERE id = ?", changed, id
-        )
+    host = await world.host(Agent)
+    await host.get(Agent, "a").save_messages("u1")
+    ((id, body),) = await rows(host, "messages WHERE role = 'assistant'", "id, body")
+    assert '"input":{"n":1}' in body
+    changed = body.replace('"input":{"n":1}', f'"input":{stored}')
+    await meddle(agent_of(host, Agent), "UPDATE messages SET body = ? WHERE id = ?", changed, id)
+    await world.stop()
     model.answers[:] = ["Again."]
-    async with hosting(Agent, url=store_url, life="2") as host:
-        a = host.get(Agent, "a")
-        assert (await a.save_messages("u2")).status == "completed"
-        (part,) = call_parts((await a.get_messages())[1])
-        assert (part["input"], part["output"]) == (read, 1)
+    host = await world.next_life()
+    a = host.get(Agent, "a")
+    assert (await a.save_messages("u2")).status == "completed"
+    (part,) = call_parts((await a.get_messages())[1])
+    assert (part["input"], part["output"]) == (read, 1)
+    await world.stop()
     (call,) = calls_of(model.requests[-1].messages)
     assert call.args == read
     check_requests(model)
 
 
 @pytest.mark.invariant("I1", "I2")
-async def test_every_call_of_every_kind_has_one_result_in_each_request(store_url: str) -> None:
+async def test_every_call_of_every_kind_has_one_result_in_each_request(world: World) -> None:
     class Agent(Think):
         model = ScriptedModel()
 
@@ -136,27 +138,28 @@ async def test_every_call_of_every_kind_has_one_result_in_each_request(store_url
     for step in [*steps, Step.call("good", "{", id="c8")]:
         whole = whole + step
     Agent.model = model = ScriptedModel(whole, "Never.")
-    async with hosting(Agent, url=store_url) as host:
-        a = host.get(Agent, "a")
-        schema = {"name": "client", "inputSchema": {"type": "object"}}
-        turn = await a.save_messages("u1", client_tools=[schema])
-        opened = ["done", "failed", "unknown", *["open"] * 4, "failed", "failed"]
-        assert outcomes(turn.message) == opened
-        assert await a.add_tool_approval("c3", False)
-        assert await a.add_tool_output("c5", {"lat": 1})
-        model.answers[:] = ["You went on."]
-        await a.save_messages("u2")
-        message = (await a.get_messages())[1]
-        closed = ["done", "failed", "unknown", "denied", "failed", "done", *["failed"] * 3]
-        assert outcomes(message) == closed
-        told = {part.tool_call_id: part.outcome for part in returns(model)}
-        assert told == {
-            f"c{at}": {"done": "success", "denied": "denied"}.get(each, "failed")
-            for at, each in enumerate(closed)
-        }
-    async with hosting(Agent, url=store_url, life="2") as host:
-        await host.get(Agent, "a").save_messages("u3")
-        assert call_parts((await host.get(Agent, "a").get_messages())[1]) == call_parts(message)
+    host = await world.host(Agent)
+    a = host.get(Agent, "a")
+    schema = {"name": "client", "inputSchema": {"type": "object"}}
+    turn = await a.save_messages("u1", client_tools=[schema])
+    opened = ["done", "failed", "unknown", *["open"] * 4, "failed", "failed"]
+    assert outcomes(turn.message) == opened
+    assert await a.add_tool_approval("c3", False)
+    assert await a.add_tool_output("c5", {"lat": 1})
+    model.answers[:] = ["You went on."]
+    await a.save_messages("u2")
+    message = (await a.get_messages())[1]
+    closed = ["done", "failed", "unknown", "denied", "failed", "done", *["failed"] * 3]
+    assert outcomes(message) == closed
+    told = {part.tool_call_id: part.outcome for part in returns(model)}
+    assert told == {
+        f"c{at}": {"done": "success", "denied": "denied"}.get(each, "failed")
+        for at, each in enumerate(closed)
+    }
+    host = await world.next_life()
+    await host.get(Agent, "a").save_messages("u3")
+    assert call_parts((await host.get(Agent, "a").get_messages())[1]) == call_parts(message)
+    await world.stop()
     check_requests(model)
 
 
@@ -220,23 +223,22 @@ def pieces(*numbers: int) -> list[Any]:
 
 @pytest.mark.invariant("I15")
 async def test_a_tool_that_yields_shows_each_result_and_the_last_one_counts(
-    store_url: str, counter: Any
+    world: World, counter: Any
 ) -> None:
-    async with hosting(counter, url=store_url) as host:
-        a = host.get(counter, "a")
-        began = asyncio.get_running_loop().time()
-        seen = [
-            (asyncio.get_running_loop().time() - began, chunk) async for chunk in a.stream("u1")
-        ]
-        last = {"type": "tool-output-available", "toolCallId": "c1", "output": {"n": 3}}
-        told = results([chunk for _, chunk in seen])
-        assert told == [*pieces(1, 2, 3), last]
-        times = [round(at) for at, chunk in seen if chunk.get("preliminary")]
-        assert times == [1, 2, 3], "as they come"
-        (part,) = call_parts((await a.get_messages())[1])
-        assert (part["state"], part["output"]) == ("output-available", {"n": 3})
-        assert "preliminary" not in part
-        assert await ledger(host) == [("count", "done")]
+    host = await world.host(counter)
+    a = host.get(counter, "a")
+    began = asyncio.get_running_loop().time()
+    seen = [(asyncio.get_running_loop().time() - began, chunk) async for chunk in a.stream("u1")]
+    last = {"type": "tool-output-available", "toolCallId": "c1", "output": {"n": 3}}
+    told = results([chunk for _, chunk in seen])
+    assert told == [*pieces(1, 2, 3), last]
+    times = [round(at) for at, chunk in seen if chunk.get("preliminary")]
+    assert times == [1, 2, 3], "as they come"
+    (part,) = call_parts((await a.get_messages())[1])
+    assert (part["state"], part["output"]) == ("output-available", {"n": 3})
+    assert "preliminary" not in part
+    assert await ledger(host) == [("count", "done")]
+    await world.stop()
     assert counter.hooked == ["before", "after {'n': 3}"]
     (told,) = returns(counter.model)
     assert told.content == {"n": 3}
@@ -244,42 +246,44 @@ async def test_a_tool_that_yields_shows_each_result_and_the_last_one_counts(
 
 
 @pytest.mark.invariant("I15")
-async def test_a_tool_that_yields_and_then_fails_has_failed(store_url: str, counter: Any) -> None:
+async def test_a_tool_that_yields_and_then_fails_has_failed(world: World, counter: Any) -> None:
     counter.what, counter.at = "raises", 3
-    async with hosting(counter, url=store_url) as host:
-        a = host.get(counter, "a")
-        told = results([chunk async for chunk in a.stream("u1")])
-        assert told[:-1] == pieces(1, 2)
-        assert told[-1]["errorText"].startswith("The tool failed. (error_")
-        (part,) = call_parts((await a.get_messages())[1])
-        assert part["state"] == "output-error"
-        assert "output" not in part
-        assert "preliminary" not in part
-        assert await ledger(host) == [("count", "failed")]
+    host = await world.host(counter)
+    a = host.get(counter, "a")
+    told = results([chunk async for chunk in a.stream("u1")])
+    assert told[:-1] == pieces(1, 2)
+    assert told[-1]["errorText"].startswith("The tool failed. (error_")
+    (part,) = call_parts((await a.get_messages())[1])
+    assert part["state"] == "output-error"
+    assert "output" not in part
+    assert "preliminary" not in part
+    assert await ledger(host) == [("count", "failed")]
+    await world.stop()
     assert counter.closed == [3]
 
 
 @pytest.mark.invariant("I15", "D12")
 @pytest.mark.parametrize("how", ["stopped", "too late"])
 async def test_a_tool_that_yields_and_is_cut_short_is_unknown_and_closed(
-    store_url: str, counter: Any, how: str
+    world: World, counter: Any, how: str
 ) -> None:
     counter.what, counter.at = "hangs", 3
-    async with hosting(counter, url=store_url) as host:
-        a = host.get(counter, "a")
-        turn = asyncio.create_task(a.save_messages("u1"))
-        running = await until_running(host, counter)
-        await asyncio.sleep(4)
-        if how == "stopped":
-            await a.cancel_chat(running.request_id)
-        ended = await turn
-        assert ended.status == ("aborted" if how == "stopped" else "completed")
-        assert outcomes(ended.message) == ["unknown"]
-        assert "output" not in call_parts(ended.message)[0]
-        stored = [chunk async for _, chunk in a.resume_stream(running.request_id)]
-        assert results(stored)[:-1] == pieces(1, 2)
-        await host.until_settled()
-        assert leftovers(agent_of(host, counter)) == {}
+    host = await world.host(counter)
+    a = host.get(counter, "a")
+    turn = asyncio.create_task(a.save_messages("u1"))
+    running = await until_running(host, counter)
+    await asyncio.sleep(4)
+    if how == "stopped":
+        await a.cancel_chat(running.request_id)
+    ended = await turn
+    assert ended.status == ("aborted" if how == "stopped" else "completed")
+    assert outcomes(ended.message) == ["unknown"]
+    assert "output" not in call_parts(ended.message)[0]
+    stored = [chunk async for _, chunk in a.resume_stream(running.request_id)]
+    assert results(stored)[:-1] == pieces(1, 2)
+    await host.until_settled()
+    assert leftovers(agent_of(host, counter)) == {}
+    await world.stop()
     assert counter.closed == [3]
 
 
@@ -308,7 +312,7 @@ def test_a_tool_that_yields_and_dies_is_unknown_and_what_was_seen_stays(
 
 
 @pytest.mark.invariant("I15")
-async def test_nothing_follows_the_outcome_of_a_tool_that_goes_on_yielding(store_url: str) -> None:
+async def test_nothing_follows_the_outcome_of_a_tool_that_goes_on_yielding(world: World) -> None:
     @tool(timeout=2)
     async def stubborn() -> AsyncIterator[int]:
         for n in range(20):
@@ -320,27 +324,28 @@ async def test_nothing_follows_the_outcome_of_a_tool_that_goes_on_yielding(store
 
     model = ScriptedModel(Step.call("stubborn", id="c1"), Step.text("one two three", delay=1))
     Agent = talker(model, get_tools=lambda _: [stubborn])
-    async with hosting(Agent, url=store_url) as host:
-        told = results([chunk async for chunk in host.get(Agent, "a").stream("u1")])
-        await asyncio.sleep(10)
-        kinds = [chunk["type"] for chunk in told]
-        assert kinds[-1] == "tool-output-error"
-        assert kinds.count("tool-output-error") == 1
-        assert outcomes((await host.get(Agent, "a").get_messages())[1]) == ["unknown"]
+    host = await world.host(Agent)
+    told = results([chunk async for chunk in host.get(Agent, "a").stream("u1")])
+    await asyncio.sleep(10)
+    kinds = [chunk["type"] for chunk in told]
+    assert kinds[-1] == "tool-output-error"
+    assert kinds.count("tool-output-error") == 1
+    assert outcomes((await host.get(Agent, "a").get_messages())[1]) == ["unknown"]
 
 
 @pytest.mark.parametrize("yielded", [[], [object()], [object(), "fine"]], ids=len)
 async def test_what_cannot_be_shown_on_the_way_is_left_out(
-    sqlite_url: str, yielded: list[Any]
+    sqlite_world: World, yielded: list[Any]
 ) -> None:
     async def odd() -> AsyncIterator[Any]:
         for each in yielded:
             yield each
 
     Agent = talker(ScriptedModel(Step.call("odd", id="c1"), "Done."), get_tools=lambda _: [odd])
-    async with hosting(Agent, url=sqlite_url) as host:
-        told = results([chunk async for chunk in host.get(Agent, "a").stream("u1")])
-        message = (await host.get(Agent, "a").get_messages())[1]
+    host = await sqlite_world.host(Agent)
+    told = results([chunk async for chunk in host.get(Agent, "a").stream("u1")])
+    message = (await host.get(Agent, "a").get_messages())[1]
+    await sqlite_world.stop()
     if len(yielded) == 1:
         assert (len(told), outcomes(message)) == (1, ["unknown"])
     else:
@@ -353,7 +358,7 @@ async def test_what_cannot_be_shown_on_the_way_is_left_out(
 
 @pytest.mark.invariant("I17", "E3")
 async def test_a_huge_result_is_stored_whole_and_cut_for_the_model_when_it_is_old(
-    store_url: str,
+    world: World,
 ) -> None:
     lines = [{"line": n, "text": "x" * 1000} for n in range(5000)]  # 5 MB
 
@@ -362,28 +367,30 @@ async def test_a_huge_result_is_stored_whole_and_cut_for_the_model_when_it_is_ol
 
     model = ScriptedModel(Step.calls("read"), "Read.")
     Agent = talker(model, get_tools=lambda _: [read])
-    async with hosting(Agent, url=store_url) as host:
-        turn = await host.get(Agent, "a").save_messages("u1")
-        assert call_parts(turn.message)[0]["output"] == {"lines": lines, "next": None}
+    host = await world.host(Agent)
+    turn = await host.get(Agent, "a").save_messages("u1")
+    assert call_parts(turn.message)[0]["output"] == {"lines": lines, "next": None}
+    await world.stop()
     model.answers[:] = ["Well."]
-    async with hosting(Agent, url=store_url, life="2") as host:
-        a = host.get(Agent, "a")
-        for prompt in ("u2", "u3", "u4"):
-            assert (await a.save_messages(prompt)).status == "completed"
-        (told,) = returns(model)
-        content: Any = told.content
-        assert len(json.dumps(content)) < 2000
-        assert isinstance(content["lines"], list)
-        assert content["lines"][0]["line"] == 0
-        assert "more" in str(content["lines"][-1]), "it says that it was cut"
-        (part,) = call_parts((await a.get_messages())[1])
-        assert part["output"] == {"lines": lines, "next": None}
+    host = await world.next_life()
+    a = host.get(Agent, "a")
+    for prompt in ("u2", "u3", "u4"):
+        assert (await a.save_messages(prompt)).status == "completed"
+    (told,) = returns(model)
+    content: Any = told.content
+    assert len(json.dumps(content)) < 2000
+    assert isinstance(content["lines"], list)
+    assert content["lines"][0]["line"] == 0
+    assert "more" in str(content["lines"][-1]), "it says that it was cut"
+    (part,) = call_parts((await a.get_messages())[1])
+    assert part["output"] == {"lines": lines, "next": None}
+    await world.stop()
     check_requests(model)
 
 
 @pytest.mark.parametrize("effect", ["read", "once"])
 async def test_a_result_that_the_store_does_not_take_ends_its_call_with_an_error(
-    store_url: str, effect: Any
+    world: World, effect: Any
 ) -> None:
     """It left the stream without an end, and recovery ran the tool again and again."""
     runs: list[int] = []
@@ -397,22 +404,23 @@ async def test_a_result_that_the_store_does_not_take_ends_its_call_with_an_error
     calls = [Step.call("fetch", {"size": size}, id=f"c{n}") for n, size in enumerate(sizes)]
     model = ScriptedModel(calls[0] + calls[1] + calls[2], "Read.")
     Agent = talker(model, get_tools=lambda _: [fetch])
-    async with hosting(Agent, url=store_url) as host:
-        turn = await host.get(Agent, "a").save_messages("u1")
-        assert turn.status == "completed"
-        parts = call_parts(turn.message)
-        states = [part["state"] for part in parts]
-        assert states[0] == "output-error"
-        assert sorted(states[1:]) == ["output-available", "output-error"]
-        for part in parts:
-            if part["state"] == "output-error":
-                assert "has run, but its result cannot be stored" in part["errorText"]
-                assert "there is room for" in part["errorText"]
-        assert sorted(runs) == sorted(sizes)
+    host = await world.host(Agent)
+    turn = await host.get(Agent, "a").save_messages("u1")
+    assert turn.status == "completed"
+    parts = call_parts(turn.message)
+    states = [part["state"] for part in parts]
+    assert states[0] == "output-error"
+    assert sorted(states[1:]) == ["output-available", "output-error"]
+    for part in parts:
+        if part["state"] == "output-error":
+            assert "has run, but its result cannot be stored" in part["errorText"]
+            assert "there is room for" in part["errorText"]
+    assert sorted(runs) == sorted(sizes)
+    await world.stop()
     model.answers[:] = ["Again."]
-    async with hosting(Agent, url=store_url, life="2") as host:
-        assert (await host.get(Agent, "a").save_messages("u2")).status == "completed"
-        assert sorted(runs) == sorted(sizes)
+    host = await world.next_life()
+    assert (await host.get(Agent, "a").save_messages("u2")).status == "completed"
+    assert sorted(runs) == sorted(sizes)
 
 
 # --- work for later ------------------------------------------------------------------------------

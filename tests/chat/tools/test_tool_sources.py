@@ -23,7 +23,7 @@ from outlast.chat.tools.contribution import ORDER, Contribution, Source, merged
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.turn import Turn
 from outlast.testing import Step
-from support import forever, hosting, listen
+from support import World, forever, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -86,21 +86,22 @@ def test_contributions_are_put_in_the_order_of_their_sources() -> None:
 
 @pytest.mark.parametrize(("earlier", "later"), [*itertools.combinations((*ORDER, "turn"), 2)])
 async def test_a_later_source_replaces_a_tool_of_the_same_name(
-    sqlite_url: str, earlier: str, later: str
+    sqlite_world: World, earlier: str, later: str
 ) -> None:
     """Workspace, agent, extensions, session, skills, MCP, client, and then what `before_turn` adds."""
     model = answering(Step.call("same", {}, id="c1"), "Done.")
     given = {source: named(source) for source in (later, earlier) if source != "client"}
     client = [SAME] if "client" in (earlier, later) else None
     Talker = agent_with(model, given)
-    async with hosting(Talker, url=sqlite_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1", client_tools=client)
-        [part] = call_parts(turn.message)
-        if later == "client":
-            assert part["state"] == "input-available"
-            assert await ledger(host) == []
-        else:
-            assert part["output"] == later
+    host = await sqlite_world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1", client_tools=client)
+    [part] = call_parts(turn.message)
+    if later == "client":
+        assert part["state"] == "input-available"
+        assert await ledger(host) == []
+    else:
+        assert part["output"] == later
+    await sqlite_world.stop()
     assert model.requests[0].tools == ["same"], "it is offered once"
 
 
@@ -117,7 +118,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize(("earlier", "later"), [*itertools.product(KINDS, KINDS)])
-async def test_however_a_tool_is_handed_in(sqlite_url: str, earlier: str, later: str) -> None:
+async def test_however_a_tool_is_handed_in(sqlite_world: World, earlier: str, later: str) -> None:
     """The names of some toolsets are known only once they are asked for them."""
     model = answering(Step.call("same", {}), Step.call("other", {}), "Done.")
 
@@ -129,32 +130,34 @@ async def test_however_a_tool_is_handed_in(sqlite_url: str, earlier: str, later:
         "extensions": KINDS[later](named("extensions")),
     }
     Talker = agent_with(model, given)
-    async with hosting(Talker, url=sqlite_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1")
-        outputs = [part.get("output") for part in call_parts(turn.message)]
+    host = await sqlite_world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    outputs = [part.get("output") for part in call_parts(turn.message)]
+    await sqlite_world.stop()
     assert outputs == ["extensions", "of the workspace"], "what is not replaced stays"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_known_of_a_tool_is_that_of_the_one_that_wins(
-    sqlite_url: str, kind: str
+    sqlite_world: World, kind: str
 ) -> None:
     """An approval that the replaced tool needs, and its effect, say nothing about the other one."""
     free = named("agent", effect="read")
     strict = named("extensions", effect="idempotent", needs_approval=True)
     model = answering(Step.call("same", {}, id="c1"), "Done.")
     Talker = agent_with(model, {"agent": KINDS[kind](free), "extensions": KINDS[kind](strict)})
-    async with hosting(Talker, url=sqlite_url) as host:
-        await host.get(Talker, "a").save_messages("u1")
-        assert await states(host.get(Talker, "a")) == {"c1": "approval-requested"}
-        assert await ledger(host) == []
+    host = await sqlite_world.host(Talker)
+    await host.get(Talker, "a").save_messages("u1")
+    assert await states(host.get(Talker, "a")) == {"c1": "approval-requested"}
+    assert await ledger(host) == []
+    await sqlite_world.stop()
 
     model = answering(Step.call("same", {}, id="c1"), "Done.")
     Talker = agent_with(model, {"agent": KINDS[kind](strict), "session": KINDS[kind](free)})
-    async with hosting(Talker, url=sqlite_url, life="2") as host:
-        turn = await host.get(Talker, "b").save_messages("u1")
-        assert [part["output"] for part in call_parts(turn.message)] == ["agent"]
-        assert await ledger(host, "name, effect, state") == [("same", "read", "done")]
+    host = await sqlite_world.next_life(Talker)
+    turn = await host.get(Talker, "b").save_messages("u1")
+    assert [part["output"] for part in call_parts(turn.message)] == ["agent"]
+    assert await ledger(host, "name, effect, state") == [("same", "read", "done")]
 
 
 @pytest.mark.parametrize(
@@ -168,28 +171,30 @@ async def test_what_is_known_of_a_tool_is_that_of_the_one_that_wins(
     ids=["two batteries", "one battery", "get_tools", "a function and a schema"],
 )
 async def test_two_tools_of_one_name_in_one_source_are_an_error(
-    sqlite_url: str, bases: list[Any], get_tools: list[Any]
+    sqlite_world: World, bases: list[Any], get_tools: list[Any]
 ) -> None:
     members = {"model": answering("Hello"), "get_tools": lambda _: get_tools}
     Talker = type("Talker", (*bases, Think), members)
-    async with hosting(Talker, url=sqlite_url) as host:
-        assert (await host.get(Talker, "a").save_messages("u1")).status == "error"
-        [reason] = await reasons(host)
+    host = await sqlite_world.host(Talker)
+    assert (await host.get(Talker, "a").save_messages("u1")).status == "error"
+    [reason] = await reasons(host)
+    await sqlite_world.stop()
     assert reason is not None
     assert "'same'" in reason
     assert "name" in reason
 
 
 async def test_a_clash_is_logged_once_for_each_agent_and_pair(
-    sqlite_url: str, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = {source: named(source) for source in ("agent", "skills")}
     Talker = agent_with(answering(Step.call("same", {}), "Done."), given)
-    async with hosting(Talker, url=sqlite_url) as host:
-        for name in ("a", "a", "b"):
-            await host.get(Talker, name).save_messages("u")
-        await host.get(Talker, "a").save_messages("u", client_tools=[SAME])
-        await host.get(Talker, "a").save_messages("u")
+    host = await sqlite_world.host(Talker)
+    for name in ("a", "a", "b"):
+        await host.get(Talker, name).save_messages("u")
+    await host.get(Talker, "a").save_messages("u", client_tools=[SAME])
+    await host.get(Talker, "a").save_messages("u")
+    await sqlite_world.stop()
     assert [record.getMessage() for record in caplog.records if "replaces" in record.message] == [
         "Talker/a: the tool 'same' of the source 'skills' replaces the one of 'agent'",
         "Talker/b: the tool 'same' of the source 'skills' replaces the one of 'agent'",
@@ -198,7 +203,7 @@ async def test_a_clash_is_logged_once_for_each_agent_and_pair(
 
 
 async def test_what_before_turn_adds_replaces_everything_and_is_entered_once(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     model = answering(Step.call("same", {}) + Step.call("other", {}), "Done.")
 
@@ -207,9 +212,10 @@ async def test_what_before_turn_adds_replaces_everything_and_is_entered_once(
 
     given = {"agent": iter([named("agent"), other]), "turn": [named("turn")]}  # read once
     Talker = agent_with(model, given)
-    async with hosting(Talker, url=sqlite_url) as host:
-        turn = await host.get(Talker, "a").save_messages("u1", client_tools=[SAME])
-        assert [part["output"] for part in call_parts(turn.message)] == ["turn", "kept"]
+    host = await sqlite_world.host(Talker)
+    turn = await host.get(Talker, "a").save_messages("u1", client_tools=[SAME])
+    assert [part["output"] for part in call_parts(turn.message)] == ["turn", "kept"]
+    await sqlite_world.stop()
     check_requests(model)
 
 
@@ -264,15 +270,16 @@ def bank(model: Any, base: type[Bank] = Bank) -> type[Bank]:
     return type("Bank", (base,), {"model": model})
 
 
-async def test_a_call_of_a_clients_tool_goes_to_the_client(store_url: str) -> None:
+async def test_a_call_of_a_clients_tool_goes_to_the_client(world: World) -> None:
     Talker = bank(model := answering(calls("pay"), "Done."))
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1", client_tools=[PAY])
-        assert await states(a) == {"pay": "input-available"}
-        assert await a.add_tool_output("pay", "by the client")
-        await host.until_settled()
-        assert await ledger(host) == []
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1", client_tools=[PAY])
+    assert await states(a) == {"pay": "input-available"}
+    assert await a.add_tool_output("pay", "by the client")
+    await host.until_settled()
+    assert await ledger(host) == []
+    await world.stop()
     assert returned(model) == {"pay": "by the client"}
     described = {t.name: t.description for t in model.requests[0].parameters.function_tools}
     assert described["pay"] == "Of the client."
@@ -280,33 +287,35 @@ async def test_a_call_of_a_clients_tool_goes_to_the_client(store_url: str) -> No
 
 
 async def test_a_call_that_was_approved_here_does_not_run_once_the_client_has_the_tool(
-    store_url: str,
+    world: World,
 ) -> None:
     Talker = bank(model := answering(calls("pay", "pick"), "Done."), CarefulBank)
     pick = {"name": "pick", "inputSchema": SCHEMA}
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        await a.save_messages("u1", client_tools=[pick])
-        assert await states(a) == {"pay": "approval-requested", "pick": "input-available"}
-        await a.add_tool_approval("pay", True)
-        await a.add_tool_output("pick", 1, client_tools=[PAY, pick])
-        await host.until_settled()
-        assert (await states(a))["pay"] == "output-error"
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    await a.save_messages("u1", client_tools=[pick])
+    assert await states(a) == {"pay": "approval-requested", "pick": "input-available"}
+    await a.add_tool_approval("pay", True)
+    await a.add_tool_output("pick", 1, client_tools=[PAY, pick])
+    await host.until_settled()
+    assert (await states(a))["pay"] == "output-error"
+    await world.stop()
     assert returned(model) == {"pay": WAITS_AGAIN, "pick": 1}
     assert Bank.ran == []
 
 
-async def test_a_call_of_a_clients_tool_waits_for_the_client_after_a_crash(store_url: str) -> None:
+async def test_a_call_of_a_clients_tool_waits_for_the_client_after_a_crash(world: World) -> None:
     Talker = bank(model := answering(calls("pay", "look"), "Done."))
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Talker, "a").submit_messages("u1", client_tools=[PAY])
-        await asyncio.sleep(1)
-        assert Bank.looked == ["once"]
-    async with hosting(Talker, url=store_url, life="2") as host:
-        await host.until_settled()
-        a = host.get(Talker, "a")
-        assert await states(a) == {"pay": "input-available", "look": "output-available"}
-        assert await a.has_pending_interaction()
+    host = await world.host(Talker, shutdown_timeout=0)
+    await host.get(Talker, "a").submit_messages("u1", client_tools=[PAY])
+    await asyncio.sleep(1)
+    assert Bank.looked == ["once"]
+    host = await world.next_life()
+    await host.until_settled()
+    a = host.get(Talker, "a")
+    assert await states(a) == {"pay": "input-available", "look": "output-available"}
+    assert await a.has_pending_interaction()
+    await world.stop()
     assert Bank.ran == []
     check_requests(model)
 
@@ -322,22 +331,24 @@ class Caller:
 
 @pytest.mark.parametrize("has_begun", [False, True])
 async def test_a_call_of_an_executor_is_not_made_here_after_a_crash(
-    store_url: str, has_begun: bool
+    world: World, has_begun: bool
 ) -> None:
     """The agent's own `reconcile` is not asked about it, either."""
     members = {} if has_begun else {"before_tool_call": forever}
     Talker: Any = type("Bank", (bank(answering(calls("pay"), "Done.")),), members)
-    async with hosting(Talker, url=store_url, shutdown_timeout=0) as host:
-        chat = host.get(Talker, "a").chat("u1", Caller(), client_tools=[PAY], executor=forever)
-        asking = asyncio.create_task(chat)
-        await asyncio.sleep(5)
+    host = await world.host(Talker, shutdown_timeout=0)
+    chat = host.get(Talker, "a").chat("u1", Caller(), client_tools=[PAY], executor=forever)
+    asking = asyncio.create_task(chat)
+    await asyncio.sleep(5)
+    await world.stop()
     await asking
-    async with hosting(Talker, url=store_url, life="2") as host:
-        await host.until_settled()
-        [part] = call_parts((await host.get(Talker, "a").get_messages())[-1])
-        assert part["state"] == "output-error"
-        assert (part["errorText"] == CLIENT_GONE) is not has_begun
-        assert await ledger(host, "state") == ([("unknown",)] if has_begun else [])
+    host = await world.next_life()
+    await host.until_settled()
+    [part] = call_parts((await host.get(Talker, "a").get_messages())[-1])
+    assert part["state"] == "output-error"
+    assert (part["errorText"] == CLIENT_GONE) is not has_begun
+    assert await ledger(host, "state") == ([("unknown",)] if has_begun else [])
+    await world.stop()
     assert (Bank.ran, Bank.asked) == ([], [])
 
 
@@ -368,7 +379,7 @@ WRONG: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 async def test_a_part_that_adds_something_wrong_adds_nothing(
-    sqlite_url: str, what: str, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged and told, and the turn goes on without it."""
 
@@ -385,11 +396,12 @@ async def test_a_part_that_adds_something_wrong_adds_nothing(
     Right = battery("right", "extensions", look)
     model = answering(calls("look"), "Done.")
     Talker = type("Talker", (HasWrong, Right), {"model": model, "get_system_prompt": lambda _: "S"})
-    async with hosting(Talker, url=sqlite_url) as host:
-        failures = listen(host, BatteryFailed)
-        turn = await host.get(Talker, "a").save_messages("u1")
-        assert (turn.status, turn.message.text) == ("completed", "Done.")
-        assert [part["state"] for part in call_parts(turn.message)] == ["output-available"]
+    host = await sqlite_world.host(Talker)
+    failures = listen(host, BatteryFailed)
+    turn = await host.get(Talker, "a").save_messages("u1")
+    assert (turn.status, turn.message.text) == ("completed", "Done.")
+    assert [part["state"] for part in call_parts(turn.message)] == ["output-available"]
+    await sqlite_world.stop()
     assert len(failures) == 1
     assert "of wrong failed" in caplog.text
     assert model.requests[0].tools == ["look"]

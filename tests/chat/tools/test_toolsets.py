@@ -17,7 +17,7 @@ from tool_calls import call_parts, check_requests, outcomes
 
 from outlast import StepConfig, Think, TurnConfig, tool
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -93,7 +93,7 @@ SHAPES: dict[str, tuple[Callable[[], Any], dict[str, int]]] = {
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_whatever_get_tools_returns_is_offered_and_called(
-    sqlite_url: str, shape: str, is_async: bool
+    sqlite_world: World, shape: str, is_async: bool
 ) -> None:
     make, expected = SHAPES[shape]
     calls = [Step.call(name, {"n": 1}) for name in expected]
@@ -104,12 +104,13 @@ async def test_whatever_get_tools_returns_is_offered_and_called(
         return make()
 
     Agent = talker(model, get_tools=get_tools_later if is_async else lambda _: make())
-    async with hosting(Agent, url=sqlite_url) as host:
-        for prompt in ("u1", "u2"):  # what a turn has used, the next one can use
-            turn = await host.get(Agent, "a").save_messages(prompt)
-            assert (turn.status, turn.error) == ("completed", None)
-            names = {part["type"][5:]: part.get("output") for part in call_parts(turn.message)}
-            assert names == expected
+    host = await sqlite_world.host(Agent)
+    for prompt in ("u1", "u2"):  # what a turn has used, the next one can use
+        turn = await host.get(Agent, "a").save_messages(prompt)
+        assert (turn.status, turn.error) == ("completed", None)
+        names = {part["type"][5:]: part.get("output") for part in call_parts(turn.message)}
+        assert names == expected
+    await sqlite_world.stop()
     for request in model.requests:
         assert sorted(request.tools) == sorted(expected)
         for definition in request.parameters.function_tools:
@@ -131,20 +132,21 @@ async def test_whatever_get_tools_returns_is_offered_and_called(
     ],
     ids=["schema", "with parameters", "by name", "definition in a list", "definition"],
 )
-async def test_a_schema_is_a_tool_of_the_client(sqlite_url: str, tools: Any) -> None:
+async def test_a_schema_is_a_tool_of_the_client(sqlite_world: World, tools: Any) -> None:
     model = ScriptedModel(Step.call("locate", {"n": 1}, id="c1"), "Here.")
     Agent = talker(model, get_tools=lambda _: tools)
-    async with hosting(Agent, url=sqlite_url) as host:
-        a = host.get(Agent, "a")
-        turn = await a.save_messages("u1")
-        assert (turn.status, outcomes(turn.message)) == ("completed", ["open"])
-        (definition, *_) = model.requests[0].parameters.function_tools
-        assert (definition.kind, definition.description) == ("external", "Where.")
-        assert definition.parameters_json_schema == SCHEMA
-        assert await a.has_pending_interaction()
-        assert await a.add_tool_output("c1", {"lat": 1})
-        await host.until_settled()
-        assert (await a.get_messages())[-1].text == "Here."
+    host = await sqlite_world.host(Agent)
+    a = host.get(Agent, "a")
+    turn = await a.save_messages("u1")
+    assert (turn.status, outcomes(turn.message)) == ("completed", ["open"])
+    (definition, *_) = model.requests[0].parameters.function_tools
+    assert (definition.kind, definition.description) == ("external", "Where.")
+    assert definition.parameters_json_schema == SCHEMA
+    assert await a.has_pending_interaction()
+    assert await a.add_tool_output("c1", {"lat": 1})
+    await host.until_settled()
+    assert (await a.get_messages())[-1].text == "Here."
+    await sqlite_world.stop()
     check_requests(model)
 
 
@@ -163,15 +165,18 @@ NONSENSE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", NONSENSE)
-async def test_nonsense_is_an_error_that_says_what_a_tool_is(sqlite_url: str, what: str) -> None:
+async def test_nonsense_is_an_error_that_says_what_a_tool_is(
+    sqlite_world: World, what: str
+) -> None:
     Agent = talker(model := answering("Hello"), get_tools=lambda _: NONSENSE[what])
-    async with hosting(Agent, url=sqlite_url) as host:
-        turn = await host.get(Agent, "a").save_messages("u1")
-        assert turn.status == "error"
-        (reason,) = await reasons(host)
-        assert "TypeError: a tool is a function, a pydantic_ai.Tool, a toolset" in reason
-        Agent.get_tools = lambda _: None
-        assert (await host.get(Agent, "a").save_messages("u2")).status == "completed"
+    host = await sqlite_world.host(Agent)
+    turn = await host.get(Agent, "a").save_messages("u1")
+    assert turn.status == "error"
+    (reason,) = await reasons(host)
+    assert "TypeError: a tool is a function, a pydantic_ai.Tool, a toolset" in reason
+    Agent.get_tools = lambda _: None
+    assert (await host.get(Agent, "a").save_messages("u2")).status == "completed"
+    await sqlite_world.stop()
     assert len(model.requests) == 1
 
 
@@ -190,7 +195,7 @@ async def test_nonsense_is_an_error_that_says_what_a_tool_is(sqlite_url: str, wh
     ids=lambda others: type(others).__name__,
 )
 async def test_two_tools_of_one_name_are_an_error_that_names_it(
-    sqlite_url: str, others: Any
+    sqlite_world: World, others: Any
 ) -> None:
     class Agent(Think):
         model = answering("Hello")
@@ -201,9 +206,10 @@ async def test_two_tools_of_one_name_are_an_error_that_names_it(
         @tool
         async def method(self) -> None: ...
 
-    async with hosting(Agent, url=sqlite_url) as host:
-        turn = await host.get(Agent, "a").save_messages("u1")
-        (reason,) = await reasons(host)
+    host = await sqlite_world.host(Agent)
+    turn = await host.get(Agent, "a").save_messages("u1")
+    (reason,) = await reasons(host)
+    await sqlite_world.stop()
     assert turn.status == "error"
     assert "'method'" in reason or "plain'" in reason
     assert "name" in reason
@@ -229,7 +235,7 @@ def advised(advice: str) -> FunctionToolset[Any]:
 )
 @pytest.mark.parametrize("through", ["get_tools", "before_turn"])
 async def test_what_a_toolset_says_about_its_use_is_in_the_prompt(
-    sqlite_url: str, make: Any, through: str
+    sqlite_world: World, make: Any, through: str
 ) -> None:
     advice = "Count with care."
     given = {
@@ -238,8 +244,9 @@ async def test_what_a_toolset_says_about_its_use_is_in_the_prompt(
     }
     Agent = talker(model := answering("Hello"), **{through: given[through]})
     Agent.system_prompt = "You count."
-    async with hosting(Agent, url=sqlite_url) as host:
-        assert (await host.get(Agent, "a").save_messages("u1")).error is None
+    host = await sqlite_world.host(Agent)
+    assert (await host.get(Agent, "a").save_messages("u1")).error is None
+    await sqlite_world.stop()
     prompt = model.requests[0].instructions
     assert prompt is not None
     assert prompt.startswith(f"You count.\n\n{advice}\n\n")
@@ -263,7 +270,7 @@ class Doors(WrapperToolset[Any]):
 @pytest.mark.parametrize("end", ["completed", "error", "aborted", "bad hook", "bad tools"])
 @pytest.mark.parametrize("kind", ["plain", "dynamic", "per step", "more in before_turn"])
 async def test_a_toolset_is_entered_and_left_whatever_happens(
-    sqlite_url: str, kind: str, end: str
+    sqlite_world: World, kind: str, end: str
 ) -> None:
     Doors.log.clear()
     made: dict[str, Callable[[], Any]] = {
@@ -284,21 +291,22 @@ async def test_a_toolset_is_entered_and_left_whatever_happens(
 
     model = ScriptedModel(Step.call("plain", {"n": 1}), last.get(end, "Done."))
     Agent = talker(model, get_tools=lambda _: made[kind](), before_turn=before_turn)
-    async with hosting(Agent, url=sqlite_url) as host:
-        a = host.get(Agent, "a")
-        asked = asyncio.create_task(a.save_messages("u1"))
-        if end == "aborted":
-            running = await until_running(host, Agent)
-            await asyncio.sleep(1)
-            await a.cancel_chat(running.request_id)
-        assert (await asked).status == ("error" if end.startswith("bad") else end)
+    host = await sqlite_world.host(Agent)
+    a = host.get(Agent, "a")
+    asked = asyncio.create_task(a.save_messages("u1"))
+    if end == "aborted":
+        running = await until_running(host, Agent)
+        await asyncio.sleep(1)
+        await a.cancel_chat(running.request_id)
+    assert (await asked).status == ("error" if end.startswith("bad") else end)
+    await sqlite_world.stop()
     assert Doors.log[:1] == ["in"]
     assert Doors.log == ["in", "out"] * (len(Doors.log) // 2), "never twice at a time"
 
 
 @pytest.mark.parametrize("kind", ["tool", "toolset", "prefixed", "combined"])
 async def test_what_a_function_was_marked_with_counts_in_every_toolset(
-    sqlite_url: str, kind: str
+    sqlite_world: World, kind: str
 ) -> None:
     ran: list[int] = []
 
@@ -316,20 +324,20 @@ async def test_what_a_function_was_marked_with_counts_in_every_toolset(
     name = "pay" if kind in ("tool", "toolset") else "my_pay"
     model = ScriptedModel(Step.call(name, {"n": 1}, id="c1"), "Done.")
     Agent = talker(model, get_tools=lambda _: given[kind])
-    async with hosting(Agent, url=sqlite_url) as host:
-        a = host.get(Agent, "a")
-        turn = await a.save_messages("u1")
-        assert (ran, outcomes(turn.message)) == ([], ["open"])
-        assert await a.add_tool_approval("c1", True)
-        await host.until_settled()
-        assert ran == [1]
+    host = await sqlite_world.host(Agent)
+    a = host.get(Agent, "a")
+    turn = await a.save_messages("u1")
+    assert (ran, outcomes(turn.message)) == ([], ["open"])
+    assert await a.add_tool_approval("c1", True)
+    await host.until_settled()
+    assert ran == [1]
 
 
 # --- what it costs -------------------------------------------------------------------------------
 
 
 async def test_the_schema_of_a_tool_is_made_once(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pydantic_ai.tools
 
@@ -360,8 +368,9 @@ async def test_the_schema_of_a_tool_is_made_once(
 
         async def helper(self) -> None: ...
 
-    async with hosting(Agent, url=sqlite_url) as host:
-        for name in ("a", "b", "a"):
-            turn = await host.get(Agent, name).save_messages("u1")
-            assert [part["output"] for part in call_parts(turn.message)] == [name, 1]
+    host = await sqlite_world.host(Agent)
+    for name in ("a", "b", "a"):
+        turn = await host.get(Agent, name).save_messages("u1")
+        assert [part["output"] for part in call_parts(turn.message)] == [name, 1]
+    await sqlite_world.stop()
     assert sorted(made) == ["fresh", "helper", "method"]

@@ -16,7 +16,7 @@ from outlast.agent.agent import parts_of
 from outlast.chat.run.runner import Runner
 from outlast.chat.types.events import ChatRequestFailed
 from outlast.testing import Step
-from support import hosting, listen
+from support import World, hosting, listen
 
 pytestmark = pytest.mark.virtual_time
 
@@ -110,19 +110,20 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.invariant("C9")
 @pytest.mark.parametrize("what", FAILURES)
 async def test_every_failure_of_a_turn_is_told_once_and_shown_as_the_agent_says(
-    store_url: str, what: str
+    world: World, what: str
 ) -> None:
     members, stage, why = FAILURES[what]
     Judging = judged(lambda _: "Sorry, that did not work.", max_retries=0, **members)
-    async with hosting(Judging, url=store_url) as host:
-        failed = listen(host, ChatRequestFailed)
-        a = host.get(Judging, "a")
-        chunks = await failing(a.stream("u1"))
-        await host.until_settled()
-        assert leftovers(agent_of(host, Judging)) == {}
-        assert said(await a.get_messages())[0] == "user: u1"
-        ((id, *stored),) = await inbox(host, "id, outcome, error")
-        (reason,) = await reasons(host)
+    host = await world.host(Judging)
+    failed = listen(host, ChatRequestFailed)
+    a = host.get(Judging, "a")
+    chunks = await failing(a.stream("u1"))
+    await host.until_settled()
+    assert leftovers(agent_of(host, Judging)) == {}
+    assert said(await a.get_messages())[0] == "user: u1"
+    ((id, *stored),) = await inbox(host, "id, outcome, error")
+    (reason,) = await reasons(host)
+    await world.stop()
     assert chunks[-1] == {"type": "error", "errorText": "Sorry, that did not work."}
     assert [chunk["type"] for chunk in chunks].count("error") == 1
     assert stored == ["error", "Sorry, that did not work."]
@@ -137,7 +138,7 @@ async def test_every_failure_of_a_turn_is_told_once_and_shown_as_the_agent_says(
 
 
 async def test_what_was_said_is_durable_before_anybody_is_told_of_the_failure(
-    store_url: str,
+    world: World,
 ) -> None:
     class Looking(Judged):
         model = answering(SO_FAR + Step.fails("rejected"))
@@ -148,9 +149,10 @@ async def test_what_was_said_is_durable_before_anybody_is_told_of_the_failure(
             return error
 
     seen: list[bool] = []
-    async with hosting(Looking, url=store_url) as host:
-        turn = await host.get(Looking, "a").save_messages("u1")
-        assert (turn.status, turn.message.text) == ("error", "So far ")
+    host = await world.host(Looking)
+    turn = await host.get(Looking, "a").save_messages("u1")
+    assert (turn.status, turn.message.text) == ("error", "So far ")
+    await world.stop()
     assert seen == [True]
 
 
@@ -187,7 +189,7 @@ SAID: dict[str, tuple[Callable[[Exception], Any], str]] = {
 
 @pytest.mark.parametrize("what", SAID)
 async def test_users_are_shown_what_the_hook_says_and_nothing_that_it_did_not_mean_to_say(
-    store_url: str, what: str
+    world: World, what: str
 ) -> None:
     says, shown = SAID[what]
     calls: list[Any] = []
@@ -198,14 +200,15 @@ async def test_users_are_shown_what_the_hook_says_and_nothing_that_it_did_not_me
             broken()
 
     Judging = judged(says, before_turn=before_turn)
-    async with hosting(Judging, url=store_url) as host:
-        a = host.get(Judging, "a")
-        first = await a.submit_messages("u1")
-        assert (await a.save_messages("u2")).message.text == "Hello"
-        chunks = [chunk async for _, chunk in a.resume_stream(first.id)]
-        found = await a.inspect_submission(first.id)
-        assert said(await a.get_messages()) == ["user: u1", "user: u2", "assistant: Hello"]
-        assert (await reasons(host))[0] == SECRET
+    host = await world.host(Judging)
+    a = host.get(Judging, "a")
+    first = await a.submit_messages("u1")
+    assert (await a.save_messages("u2")).message.text == "Hello"
+    chunks = [chunk async for _, chunk in a.resume_stream(first.id)]
+    found = await a.inspect_submission(first.id)
+    assert said(await a.get_messages()) == ["user: u1", "user: u2", "assistant: Hello"]
+    assert (await reasons(host))[0] == SECRET
+    await world.stop()
     assert chunks == [{"type": "error", "errorText": shown}]
     assert (found.status, found.error) == ("error", shown)
 
@@ -220,16 +223,17 @@ async def test_users_are_shown_what_the_hook_says_and_nothing_that_it_did_not_me
     ],
 )
 async def test_only_an_overflow_is_passed_on_as_what_it_was_classified_as(
-    sqlite_url: str, kind: Any, told: str | None, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, kind: Any, told: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = answering(Step.fails("context_overflow"), "Next")
     overflow = ContextOverflow(reactive=True)
     Judging = judged(lambda error: error, model=model, kind=kind, context_overflow=overflow)
-    async with hosting(Judging, url=sqlite_url) as host:
-        a = host.get(Judging, "a")
-        turn = await a.save_messages("u1")
-        assert (turn.status, turn.message) == ("error", None)
-        assert (await a.save_messages("u2")).message.text == "Next"
+    host = await sqlite_world.host(Judging)
+    a = host.get(Judging, "a")
+    turn = await a.save_messages("u1")
+    assert (turn.status, turn.message) == ("error", None)
+    assert (await a.save_messages("u2")).message.text == "Next"
+    await sqlite_world.stop()
     (_, error, before), (_, _, context) = Judging.log
     assert error.kind == "context_overflow"
     assert (before.classification, context.classification) == (None, told)
@@ -254,7 +258,9 @@ async def test_an_error_is_classified_once_and_only_if_overflows_are_handled(
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-async def test_the_bundled_classifier_s_verdict_is_passed_on(sqlite_url: str, retries: int) -> None:
+async def test_the_bundled_classifier_s_verdict_is_passed_on(
+    sqlite_world: World, retries: int
+) -> None:
     contexts: list[Any] = []
 
     class Bundled(Think):
@@ -264,14 +270,15 @@ async def test_the_bundled_classifier_s_verdict_is_passed_on(sqlite_url: str, re
         def on_chat_error(self, error: Exception, context: Any) -> Any:
             contexts.append(context)
 
-    async with hosting(Bundled, url=sqlite_url) as host:
-        turn = await host.get(Bundled, "a").save_messages("u1")
+    host = await sqlite_world.host(Bundled)
+    turn = await host.get(Bundled, "a").save_messages("u1")
+    await sqlite_world.stop()
     assert turn.error == "The conversation is too long for the model."
     assert [context.classification for context in contexts] == ["context_overflow"]
 
 
 @pytest.mark.invariant("C9")
-async def test_everybody_gets_the_text_of_the_hook_and_nothing_else(store_url: str) -> None:
+async def test_everybody_gets_the_text_of_the_hook_and_nothing_else(world: World) -> None:
     class Answered(Judged):
         model = answering(SO_FAR + Step.fails("rejected"))
         results: list[Any] = []
@@ -282,17 +289,18 @@ async def test_everybody_gets_the_text_of_the_hook_and_nothing_else(store_url: s
         def on_chat_response(self, result: Any) -> None:
             self.results.append(result)
 
-    async with hosting(Answered, url=store_url) as host:
-        a = host.get(Answered, "a")
-        chunks = await failing(a.stream("u1"))
-        turn = await a.save_messages("u2")
-        caller = Caller()
-        await a.chat("u3", caller)
-        submitted = await a.submit_messages("u4")
-        await host.until_settled()
-    async with hosting(Answered, url=store_url, life="2") as host:
-        found = await host.get(Answered, "a").inspect_submission(submitted.id)
-        assert all("rejected" in str(reason) for reason in await reasons(host))
+    host = await world.host(Answered)
+    a = host.get(Answered, "a")
+    chunks = await failing(a.stream("u1"))
+    turn = await a.save_messages("u2")
+    caller = Caller()
+    await a.chat("u3", caller)
+    submitted = await a.submit_messages("u4")
+    await host.until_settled()
+    host = await world.next_life()
+    found = await host.get(Answered, "a").inspect_submission(submitted.id)
+    assert all("rejected" in str(reason) for reason in await reasons(host))
+    await world.stop()
     assert chunks[-1] == {"type": "error", "errorText": "Please try again."}
     assert (turn.status, turn.error) == ("error", "Please try again.")
     assert caller.errors == ["Please try again."]
@@ -315,7 +323,7 @@ class Caller:
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("partial", [True, False])
 async def test_the_hook_sees_the_partial_answer_in_the_conversation(
-    store_url: str, partial: bool, is_async: bool
+    world: World, partial: bool, is_async: bool
 ) -> None:
     seen: list[list[str]] = []
 
@@ -333,30 +341,32 @@ async def test_the_hook_sees_the_partial_answer_in_the_conversation(
     fails = Step.fails("rejected")
     members: dict[str, Any] = {"model": answering(SO_FAR + fails if partial else fails)}
     Judging = judged(None, on_chat_error=look_later if is_async else look, **members)
-    async with hosting(Judging, url=store_url) as host:
-        a = host.get(Judging, "a")
-        await a.save_messages("u1")
-        stored = said(await a.get_messages())
+    host = await world.host(Judging)
+    a = host.get(Judging, "a")
+    await a.save_messages("u1")
+    stored = said(await a.get_messages())
+    await world.stop()
     answer = ["assistant: So far "] if partial else []
     note = ["user: a note"] if is_async else []
     assert seen[0] == ["user: u1", *answer]
     assert seen[-1] == stored == ["user: u1", *answer, *note]
 
 
-async def test_the_hook_sees_what_an_interrupted_turn_has_said(store_url: str) -> None:
+async def test_the_hook_sees_what_an_interrupted_turn_has_said(world: World) -> None:
     seen: list[Any] = []
 
     def on_chat_error(self: Any, error: Exception, context: Any) -> Any:
         seen.append((said(self.messages), context.stage, context.messages_persisted))
 
     Judging = judged(None, model=answering(SO_FAR + Step.stalls()), on_chat_error=on_chat_error)
-    async with hosting(Judging, url=store_url, shutdown_timeout=0) as host:
-        await host.get(Judging, "a").submit_messages("u1")
-        await asyncio.sleep(1)
-    async with hosting(Judging, url=store_url, life="2") as host:
-        failed = listen(host, ChatRequestFailed)
-        await host.until_settled()
-        stored = said(await host.get(Judging, "a").get_messages())
+    host = await world.host(Judging, shutdown_timeout=0)
+    await host.get(Judging, "a").submit_messages("u1")
+    await asyncio.sleep(1)
+    host = await world.next_life()
+    failed = listen(host, ChatRequestFailed)
+    await host.until_settled()
+    stored = said(await host.get(Judging, "a").get_messages())
+    await world.stop()
     assert seen == [(stored, "recovery", True)]
     assert stored == ["user: u1", "assistant: So far "]
     assert [(event.stage, event.messages_persisted) for event in failed] == [("recovery", True)]
@@ -364,7 +374,7 @@ async def test_the_hook_sees_what_an_interrupted_turn_has_said(store_url: str) -
 
 @pytest.mark.parametrize("what", ["the function", "the function is lost", "hydrate_messages"])
 async def test_failures_before_the_model_is_asked_have_stages_of_their_own(
-    sqlite_url: str, what: str
+    sqlite_world: World, what: str
 ) -> None:
     stage, is_persisted = {
         "the function": ("persist", False),
@@ -373,14 +383,15 @@ async def test_failures_before_the_model_is_asked_have_stages_of_their_own(
     }[what]
     members = {"hydrate_messages": broken} if what == "hydrate_messages" else {}
     Judging = judged(lambda _: "Sorry.", **members)
-    async with hosting(Judging, url=sqlite_url) as host:
-        failed = listen(host, ChatRequestFailed)
-        a = host.get(Judging, "a")
-        if what == "the function is lost":
-            await a.get_messages()
-            parts_of(agent_of(host, Judging))[Runner].composing = Forgetful()
-        turn = await a.save_messages("u1" if members else broken)
-        stored = said(await a.get_messages())
+    host = await sqlite_world.host(Judging)
+    failed = listen(host, ChatRequestFailed)
+    a = host.get(Judging, "a")
+    if what == "the function is lost":
+        await a.get_messages()
+        parts_of(agent_of(host, Judging))[Runner].composing = Forgetful()
+    turn = await a.save_messages("u1" if members else broken)
+    stored = said(await a.get_messages())
+    await sqlite_world.stop()
     assert (turn.status, turn.error) == ("error", "Sorry.")
     ((_, _, context),) = Judging.log
     assert (context.stage, context.messages_persisted) == (stage, is_persisted)
@@ -397,7 +408,7 @@ class Forgetful(dict[str, Any]):
 
 @pytest.mark.parametrize("what", ["the tools of a turn", "before_turn", "before_step", "nothing"])
 async def test_a_toolset_is_left_as_often_as_it_is_entered_whatever_fails(
-    sqlite_url: str, what: str
+    sqlite_world: World, what: str
 ) -> None:
     class Counted(FunctionToolset[Any]):
         entered = 0
@@ -413,7 +424,8 @@ async def test_a_toolset_is_left_as_often_as_it_is_entered_whatever_fails(
     toolset = Counted([look])
     members = FAILURES[what][0] if what in FAILURES else configured(tools={"more": look})
     Judging = judged(lambda error: error, get_tools=lambda _: toolset, **members)
-    async with hosting(Judging, url=sqlite_url) as host:
-        await host.get(Judging, "a").save_messages("u1")
-        assert (FAILURES[what][2] if what in FAILURES else "") in ((await reasons(host))[0] or "")
+    host = await sqlite_world.host(Judging)
+    await host.get(Judging, "a").save_messages("u1")
+    assert (FAILURES[what][2] if what in FAILURES else "") in ((await reasons(host))[0] or "")
+    await sqlite_world.stop()
     assert toolset.entered == 0

@@ -30,6 +30,7 @@ from outlast.cli.serving.sockets import CannotListen, listen, url
 from outlast.cli.serving.supervisor import REMEMBERED
 from outlast.server.first_response import FirstResponse
 from outlast.server.uvicorn_server import time_for_work
+from support import activations_of
 
 CRASHED = 1
 NEVER_READY = WorkerExit(CRASHED, 0.5, ready_for=None)
@@ -294,8 +295,7 @@ async def test_what_an_application_says_itself_stays(
 
 def marking(app: App, mark: Any) -> None:
     """From now on, this is done with what runs when the host is about to stop."""
-    assert app.host._activations is not None
-    app.host._activations.mark = mark  # type: ignore[method-assign]
+    activations_of(app.host).mark = mark  # type: ignore[method-assign]
 
 
 async def test_what_runs_is_marked_once_before_the_host_drains(sqlite_url: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import ActivationFailed, Agent, CommitFailed
+from outlast.agent.agent import parts_of
 from outlast.agent.fibers.fibers import Fibers
 from support import World, fiber_rows, forever
 
@@ -202,10 +203,10 @@ class BadFirstWrite(Agent):
     async def on_start(self) -> None:
         BadFirstWrite.starts += 1
         # Too large for a column of the store: the commit itself fails, and with it the activation.
-        await self._parts.commits.commit([self._parts[Fibers].insertion(self._broken_row())])
+        await parts_of(self).commits.commit([parts_of(self)[Fibers].insertion(self._broken_row())])
 
     def _broken_row(self) -> Any:
-        row = self._parts[Fibers].new_row("x", None)
+        row = parts_of(self)[Fibers].new_row("x", None)
         object.__setattr__(row, "created_at", 1 << 70)
         return row
 

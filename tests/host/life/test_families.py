@@ -13,7 +13,17 @@ from outlast import AgentDestroyed, CommitFailed, Host, OwnershipLost
 from outlast.store import fencing
 from outlast.store.operations import Fence
 from outlast.store.url import open_store
-from support import ONE_SERVER, World, fiber_rows, hosting, listen, raw
+from support import (
+    ONE_SERVER,
+    World,
+    fiber_rows,
+    hosting,
+    kept_in_memory,
+    listen,
+    live_activation,
+    raw,
+    stub_at,
+)
 
 pytestmark = pytest.mark.virtual_time
 
@@ -278,8 +288,7 @@ async def test_when_all_have_gone_the_next_takes_a_new_epoch(world: World) -> No
     _, child, *_ = await family(host)
     await asyncio.sleep(10)
     assert host.statistics().active == 0
-    assert host._activations is not None
-    assert host._activations._families == {}
+    assert kept_in_memory(host) == {}
     await child.put("after")
     assert (await epochs(host))[0][0] == 2
 
@@ -290,13 +299,10 @@ async def test_nothing_is_kept_in_memory_of_those_that_were_deleted(world: World
     for n in range(20):
         await (await below(root, f"n{n}", "below")).begin_stubborn()
         await root.delete_sub_agent(Node, f"n{n}")
-    assert host._activations is not None
-    (family,) = host._activations._families.values()
+    family = live_activation(host, Node, "r").family
     assert (len(family.members), len(family.left)) == (1, 0)
     await asyncio.sleep(1000)
-    assert host._activations._leaving == {}
-    assert host._activations._barred == {}
-    assert host._activations._outliving == set()
+    assert kept_in_memory(host) == {"families": 1}
 
 
 async def test_two_hosts_take_a_family_from_each_other_as_a_whole(postgres_url: str) -> None:
@@ -305,7 +311,7 @@ async def test_two_hosts_take_a_family_from_each_other_as_a_whole(postgres_url: 
         hosting(Node, url=postgres_url, life="B") as second,
     ):
         mine = await family(first)
-        theirs = [second._activations.stub(Node, node._address) for node in mine]  # type: ignore
+        theirs = [stub_at(second, Node, node) for node in mine]
         await theirs[2].put("from B")
         with pytest.raises(OwnershipLost):
             await mine[0].put("stale")

@@ -20,7 +20,7 @@ from outlast.store import fencing
 from outlast.store.base import StoreOptions
 from outlast.store.operations import Fence, Query
 from outlast.store.sqlite.engine import SqliteOptions, open_sqlite
-from support import World, alarm_rows, fiber_rows, forever, hosting
+from support import World, alarm_rows, fiber_rows, forever, hosting, live_activation
 
 PATIENCE = 60.0  # seconds
 
@@ -64,8 +64,7 @@ def _fresh() -> None:
 
 def fence_of(host: Host, kind: type[Agent], name: str) -> Fence:
     """Under which the agent writes, which is in memory."""
-    assert host._activations is not None
-    fence = host._activations._live[host.get(kind, name)._address].fence  # type: ignore[attr-defined]
+    fence = live_activation(host, kind, name).fence
     assert fence is not None
     return fence
 

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import Agent, FiberContext, Host, OwnershipLost
-from outlast.host.wakeups.alarms import alarm
+from outlast.agent.agent import parts_of
 from outlast.store import fencing
 from outlast.store.base import Store
 from outlast.store.operations import Fence, Query
 from outlast.store.url import open_store
-from support import ONE_SERVER, World, fiber_rows, forever, hosting, listen, raw
+from support import ONE_SERVER, World, fiber_rows, forever, hosting, listen, raw, write_alarm
 
 pytestmark = pytest.mark.virtual_time
 
@@ -38,7 +38,7 @@ class Account(Agent):
         try:
             await forever()
         finally:
-            Account.log.append(f"fiber of {self._activation.fence.owner} left")  # type: ignore
+            Account.log.append(f"fiber of {parts_of(self).activation.fence.owner} left")  # type: ignore
 
     async def on_fiber_recovered(self, fiber: Any) -> None:
         Account.log.append("recovered")
@@ -69,7 +69,7 @@ class Account(Agent):
         await self.started._fiber.stash("stale")
 
     async def write_alarm(self) -> None:
-        await self._parts.commits.commit([alarm(self._activation.address.text, "tea", 1)])
+        await write_alarm(self, "tea", 1)
 
     async def must_not_run(self, fiber: FiberContext) -> None:
         Account.log.append("a fiber ran without a row")

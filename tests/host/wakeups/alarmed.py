@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 from outlast import Agent, Host
-from outlast.host.wakeups.alarms import alarm
+from outlast.agent.agent import parts_of
 from outlast.testing.virtual import START
+from support import write_alarm
 
 Handler = Callable[["Alarmed", str], Awaitable[None]]
 
@@ -26,13 +27,12 @@ class Alarmed(Agent):
     async def set(self, source: str, second: float | None) -> None:
         """Set the alarm for so many seconds after the beginning of the test, or clear it."""
         at = None if second is None else START + round(second * 1000)
-        address = self._activation.address.text
-        await self._parts.commits.commit([alarm(address, source, at)])
+        await write_alarm(self, source, at)
         if at is not None:
-            self._activation.alarm_was_set(at)
+            parts_of(self).activation.alarm_was_set(at)
 
     async def _wake(self, source: str) -> None:
-        now = (self._activation.clock.now() - START) / 1000
+        now = (parts_of(self).activation.clock.now() - START) / 1000
         Alarmed.woken.append((self.name, source, now))
         handler = Alarmed.handlers.get(source)
         if handler is None:

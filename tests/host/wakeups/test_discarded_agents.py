@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from outlast import Agent, CommitFailed, FiberContext
-from outlast.host.wakeups.alarms import alarm
 from outlast.store.operations import Query
-from support import World, fiber_rows, raw
+from support import World, fiber_rows, raw, write_alarm
 
 pytestmark = pytest.mark.virtual_time
 
@@ -55,7 +54,7 @@ class Stepper(Agent):
 
     async def break_a_commit(self) -> None:
         """Hand over a batch that no engine can write: the number is too large for its column."""
-        await self._parts.commits.commit([alarm(self._activation.address.text, "x", 1 << 70)])
+        await write_alarm(self, "x", 1 << 70)
 
     async def put(self, value: str) -> None:
         await self.storage.put("value", value)

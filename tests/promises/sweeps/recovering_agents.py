@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chat_rows import Seen
+from conversation import followed
 from pydantic_ai.messages import ModelMessage
 
 from outlast import NotDone, StepContext, Think, ToolCall, tool
-from outlast.chat.admission import Admission
+from outlast.agent.agent import parts_of
 from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.model.beginnings import asks_to_continue
@@ -124,7 +125,7 @@ class Talker(Think):
     model = model
 
     async def on_start(self) -> None:
-        events = self._activation.events
+        events = parts_of(self).activation.events
         events.subscribe(RecoveryDecided, lambda event: decided.add(event.row))  # type: ignore[attr-defined]
 
     async def on_chat_recovery(self, context: ChatRecoveryContext) -> None:
@@ -136,18 +137,16 @@ class Talker(Think):
 
     async def follow(self, request: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:
         """The stream of a request, from a place on."""
-        entry = await self._parts[Inbox].get(request)
-        assert entry is not None
-        async for seq, chunk in (await self._parts[Admission].stream(entry)).read(after):
-            yield seq, chunk
+        async for item in followed(self, request, after):
+            yield item
 
     async def open_requests(self) -> list[EntryRow]:
-        return list(self._parts[Inbox].open)
+        return list(parts_of(self)[Inbox].open)
 
     async def knows(self, message: str) -> bool:
         """Whether the message was accepted."""
         waiting = [
-            entry.messages for entry in self._parts[Inbox].open if entry.messages is not None
+            entry.messages for entry in parts_of(self)[Inbox].open if entry.messages is not None
         ]
         if any(message == one["id"] for each in waiting for one in json.loads(each)):
             return True
@@ -155,7 +154,9 @@ class Talker(Think):
 
     async def count(self, kind: str) -> int:
         query = Query.same("SELECT count(*) FROM inbox WHERE agent = ? AND kind = ?")
-        found = await self._activation.store.fetch(query, self._activation.address.text, kind)
+        found = await parts_of(self).activation.store.fetch(
+            query, parts_of(self).activation.address.text, kind
+        )
         return int(found[0][0])
 
     async def remind(self) -> None:
@@ -172,9 +173,11 @@ class Talker(Think):
         """Whether clients are shown that it is, or something is stored for the case."""
         for table in ("incidents", "boots"):
             query = Query.same(f"SELECT count(*) FROM {table} WHERE agent = ?")
-            found = await self._activation.store.fetch(query, self._activation.address.text)
+            found = await parts_of(self).activation.store.fetch(
+                query, parts_of(self).activation.address.text
+            )
             assert found[0][0] == 0, f"{table} has rows left"
-        return self._parts[TurnState].recovering is not None
+        return parts_of(self)[TurnState].recovering is not None
 
 
 class Hasty(Talker):

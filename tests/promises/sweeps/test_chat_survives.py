@@ -21,11 +21,11 @@ from chat_rows import (
     prompts_of,
     stored,
 )
+from conversation import followed
 from pydantic_ai.messages import ModelMessage
 
 from outlast import Host, Think, tool
-from outlast.chat.admission import Admission
-from outlast.chat.inbox.inbox import Inbox
+from outlast.agent.agent import parts_of
 from outlast.chat.model.beginnings import asks_to_continue
 from outlast.chat.run.retention import KEEP_STREAMS
 from outlast.store.operations import Query
@@ -88,14 +88,12 @@ class Talker(Think):
 
     async def follow(self, request: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:
         """The stream of a request, from a place on."""
-        entry = await self._parts[Inbox].get(request)
-        assert entry is not None
-        async for seq, chunk in (await self._parts[Admission].stream(entry)).read(after):
-            yield seq, chunk
+        async for item in followed(self, request, after):
+            yield item
 
     async def request_of(self, message: str) -> str | None:
         """The request that brought this message, if it was accepted."""
-        found = await self._activation.store.fetch(
+        found = await parts_of(self).activation.store.fetch(
             Query.same("SELECT id, messages FROM inbox WHERE agent = ?"), AGENT
         )
         for id, messages in found:
@@ -105,7 +103,7 @@ class Talker(Think):
 
     async def count(self, kind: str) -> int:
         query = Query.same("SELECT count(*) FROM inbox WHERE agent = ? AND kind = ?")
-        return int((await self._activation.store.fetch(query, AGENT, kind))[0][0])
+        return int((await parts_of(self).activation.store.fetch(query, AGENT, kind))[0][0])
 
 
 class Listener:

@@ -9,6 +9,7 @@ import pytest
 from chat_rows import check_all_ended, check_answers, check_request, check_tree, stored
 
 from outlast import Host, NotDone, Think, ToolCall, tool
+from outlast.agent.agent import parts_of
 from outlast.chat.answer.calls import current_calls
 from outlast.core.errors import CallFailed, OutcomeUnknown
 from outlast.store.operations import Query
@@ -71,7 +72,7 @@ class Buyer(Think):
 
     async def begun(self) -> list[Any]:
         query = Query.same("SELECT id FROM calls WHERE agent = ? AND state = 'begun'")
-        return list(await self._activation.store.fetch(query, AGENT))
+        return list(await parts_of(self).activation.store.fetch(query, AGENT))
 
 
 async def made(call: ToolCall, seq: int, name: str) -> str:

@@ -295,7 +295,7 @@ async def answer_open(host: Host, agent: Clerk) -> None:
     await host.until_settled()
 
 
-def parts_of(rows: Stored, name: str) -> list[dict[str, Any]]:
+def tool_parts(rows: Stored, name: str) -> list[dict[str, Any]]:
     parts = [part for row in rows.messages.values() for part in row.message["parts"]]
     return [part for part in parts if part["type"] == f"tool-{name}"]
 
@@ -319,7 +319,7 @@ async def check_work(outcome: Outcome) -> None:
     done = {"mail": world.mails, "book": world.books, "pay": world.payments}
     done["delete"] = world.deletions
     for name, effects in done.items():
-        outcomes = [outcome_of(part) for part in parts_of(rows, name)]
+        outcomes = [outcome_of(part) for part in tool_parts(rows, name)]
         assert len(effects) <= 1, f"{name} happened twice"
         if "done" in outcomes:
             assert len(effects) == 1, f"{name} is said to have happened"

@@ -18,6 +18,7 @@ from chat_rows import (
 from pydantic_ai.messages import ModelMessage
 
 from outlast import ChatResponseResult, Host, Think, ToolCall, tool
+from outlast.agent.agent import parts_of
 from outlast.chat.inbox.origin import AUTO
 from outlast.store.operations import Query
 from outlast.testing import Outcome, ScriptedModel, Step
@@ -91,7 +92,7 @@ class Clerk(Think):
 
     async def call_rows(self) -> list[Any]:
         query = Query.same("SELECT id, effect, state FROM calls WHERE agent = ? ORDER BY id")
-        return list(await self._activation.store.fetch(query, AGENT))
+        return list(await parts_of(self).activation.store.fetch(query, AGENT))
 
 
 def user(prompt: str) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def forget() -> None:
         each.clear()
 
 
-def parts_of(rows: Stored, name: str) -> list[dict[str, Any]]:
+def tool_parts(rows: Stored, name: str) -> list[dict[str, Any]]:
     return [
         part
         for row in rows.messages.values()
@@ -133,7 +134,7 @@ def parts_of(rows: Stored, name: str) -> list[dict[str, Any]]:
 def check_once(rows: Stored, name: str, done: list[str], output: str) -> None:
     """It happened at most once, and what is told of it is what happened."""
     assert len(done) <= 1, f"{name} happened twice"
-    for part in parts_of(rows, name):
+    for part in tool_parts(rows, name):
         if part["state"] == "output-available":
             assert (part["output"], len(done)) == (output, 1)
         elif part["state"] == "output-error":
@@ -155,7 +156,7 @@ async def check(outcome: Outcome) -> None:
     check_once(rows, "mail", mails, "sent")
     check_once(rows, "pay", payments, "paid")
     if payments:
-        assert parts_of(rows, "pay")[0]["approval"]["approved"] is True
+        assert tool_parts(rows, "pay")[0]["approval"]["approved"] is True
     assert len(looks) <= 1 + deaths
     assert not await agent.has_pending_interaction()
     asked = [row.id for row in rows.path if row.role == "user"]
@@ -235,7 +236,7 @@ async def check_late(outcome: Outcome, how: Literal["timeout", "cancel"]) -> Non
     assert [row.id for row in rows.path if row.role == "user"] == ["u-late", "u-two"]
     assert rows.path[-1].text == "The second answer." or outcome.deaths
     if not outcome.deaths:
-        [part] = parts_of(rows, "slow")
+        [part] = tool_parts(rows, "slow")
         assert part["state"] == "output-error"
         outcomes = [entry.outcome for entry in rows.entries]
         assert outcomes == [{"timeout": "completed", "cancel": "aborted"}[how], "completed"]

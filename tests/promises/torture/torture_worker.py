@@ -32,6 +32,7 @@ from outlast import (
     Retry,
     Schedule,
 )
+from outlast.agent.agent import parts_of
 from outlast.core.errors import AgentAborted, AgentDestroyed, FiberInterrupted
 from outlast.store.operations import Query
 
@@ -105,7 +106,7 @@ class Working(Agent):
 
     async def on_start(self) -> None:
         """Everything that this agent owns bears its incarnation, until it is removed."""
-        self.address = self._activation.address.text
+        self.address = parts_of(self).activation.address.text
         self.incarnation = await self.storage.get("incarnation")
         if self.incarnation is None:
             self.incarnation = journal.new_id()

@@ -42,7 +42,7 @@ class Guarded(Think):
 
     async def before_turn(self, context: Any) -> None:
         entry = (
-            await self._parts[Inbox].get(context.request_id)
+            await parts_of(self)[Inbox].get(context.request_id)
             if hasattr(context, "request_id")
             else None
         )

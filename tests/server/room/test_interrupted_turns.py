@@ -60,7 +60,7 @@ class Slow(Think):
     acted_for: list[Any] = []
 
     async def before_step(self, context: Any) -> None:
-        entry = self._parts[TurnState].running.entry
+        entry = parts_of(self)[TurnState].running.entry
         Slow.acted_for.append(json.loads(entry.options).get("principal"))
 
 

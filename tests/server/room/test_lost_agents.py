@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager, closing, suppress
 import asyncpg
 import httpx2 as httpx
 import pytest
+from conversation import agent_of
 from tabs import LONG, MESSAGES, Served, served, text_of, user
 
 from outlast import Think
 from outlast.agent.agent import parts_of
-from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.transcript.transcript import Transcript
 from outlast.host.address import Address
 from outlast.store.postgres.engine import parse
@@ -56,9 +56,9 @@ async def before_its_claim(server: Served) -> AsyncIterator[None]:
 
 async def accepted(server: Served) -> None:
     """Wait until a request waits for its turn."""
-    live = server.app.host._activations._live[Address.of("Talker", "a")]
+    agent = agent_of(server.app.host, Talker)
     async with asyncio.timeout(LONG):
-        while not parts_of(live.agent)[Inbox].open:
+        while not agent.turn_statistics().waiting:
             await asyncio.sleep(0.001)
 
 
