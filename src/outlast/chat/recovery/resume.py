@@ -228,7 +228,7 @@ class Resumption(ChatPart):
             path = path[: under.index(entry.target) + 1]
         partial = folded(stream.chunks, begun)
         if begun is None:
-            partial.move_on_to(entry.message_id)
+            partial.start_message(entry.message_id)
         if cause is not None:
             self._lives[entry.id] = self._lives.get(entry.id, 0) + 1
         lives = self._lives.get(entry.id, 0)
