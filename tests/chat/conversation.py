@@ -13,7 +13,7 @@ from outlast import Host, Message, Think, TurnFailed
 from outlast.agent.agent import parts_of
 from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.run.runner import Runner
-from outlast.chat.stream.reading import Streams
+from outlast.chat.stream.streams import Streams
 from outlast.chat.turn.state import TurnState
 from outlast.host.address import Address
 from outlast.store.operations import BulkStatement, Query

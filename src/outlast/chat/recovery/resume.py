@@ -34,7 +34,7 @@ from outlast.chat.recovery.incidents import Incidents
 from outlast.chat.recovery.judge import Interruption, Judge, Verdict
 from outlast.chat.recovery.open_calls import close_calls, settle_by_chain
 from outlast.chat.recovery.recovered_turns import recovered_turns
-from outlast.chat.stream.reading import Streams
+from outlast.chat.stream.streams import Streams
 from outlast.chat.transcript.transcript import Transcript
 from outlast.chat.turn.notices import TranscriptChanged
 from outlast.chat.turn.part import ChatPart

@@ -169,7 +169,7 @@ class Runner(ChatPart):
                 await self._end(entry, "aborted", error=entry.cancelled, change=change)
             return
         if entry.policy != "queue":
-            await self._inbox.accepted_so_far()  # whatever supersedes it
+            await self._inbox.wait_for_accepting()  # whatever supersedes it
         wait = quiet_for(entry, self.activation.clock.now())
         if wait > 0 and not self._is_superseded(entry):
             await self._pause(wait / 1000)
@@ -300,11 +300,11 @@ class Runner(ChatPart):
         process dies while `on_chat_error` runs, recovery makes the same message of them. A commit before the
         hook would therefore protect nothing.
         """
-        self._transcript.coming = partial(self._said, turn, "error"), turn.under
+        self._transcript.failing_answer = partial(self._said, turn, "error"), turn.under
         try:
             return await self._attempts.failed(turn, failure)
         finally:
-            self._transcript.coming = None
+            self._transcript.failing_answer = None
 
     @staticmethod
     def _said(turn: Turn, outcome: Outcome, error: str | None = None) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ class Stop(ChatPart):
         """
         reason = storable(reason)
         async with self._transcript.changing:  # nothing is being claimed or settled
-            entry = self._inbox.open_one(id)
+            entry = self._inbox.find_open(id)
             if entry is None:
                 return False
             if entry.state == "accepted" and entry.cancelled is not None:
@@ -118,7 +118,7 @@ class Stop(ChatPart):
 
     async def _open_up_to(self, seq: int) -> list[EntryRow]:
         """What is open, as far as it was admitted before this."""
-        await self._inbox.accepted_so_far()
+        await self._inbox.wait_for_accepting()
         return self._inbox.up_to(seq)
 
     def _end_cleared(self, commit: Commit, entry: EntryRow) -> None:

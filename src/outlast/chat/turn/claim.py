@@ -12,7 +12,7 @@ from outlast.chat.inbox.origin import AUTO
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.repair import needs_closing, open_calls, repaired
 from outlast.chat.message.tool_part import tool_name
-from outlast.chat.stream.reading import Streams
+from outlast.chat.stream.streams import Streams
 from outlast.chat.transcript.transcript import Change, Transcript
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.part_repair import PartRepair, mark_of, without_mark
@@ -38,7 +38,7 @@ class Claims(ChatPart):
     async def new(self, entry: EntryRow) -> list[dict[str, Any]]:
         """The entry's messages that are not stored yet."""
         messages = _messages(entry)
-        known = await self._transcript.known([message["id"] for message in messages])
+        known = await self._transcript.stored_ids([message["id"] for message in messages])
         return [message for message in messages if message["id"] not in known]
 
     def _unseen(self, entry: EntryRow) -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ class Claims(ChatPart):
         try:
             return await self._claim(entry, is_sure=False)
         except CommitRefused:
-            known = await self._transcript.known([each["id"] for each in _messages(entry)])
+            known = await self._transcript.stored_ids([each["id"] for each in _messages(entry)])
             if not known:
                 raise
             return await self._claim(entry, is_sure=True)

@@ -12,7 +12,7 @@ from outlast.agent.part import Parts
 from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.results import TurnEnd
-from outlast.chat.stream.reading import Streams
+from outlast.chat.stream.streams import Streams
 from outlast.chat.transcript.shown import Shown, Stamp, stamp_of, with_waiting
 from outlast.chat.transcript.transcript import Transcript, message_body
 from outlast.chat.turn.notices import Accepted, Ended, Recovering, Started, TranscriptChanged

@@ -215,7 +215,7 @@ class Turn:
         if self._early is not None:
             self._early.append((chunk, transient))
         elif transient:
-            self.stream.pass_on(chunk)
+            self.stream.append_transient(chunk)
         elif self.is_running:
             self.emit(chunk)
 
@@ -237,7 +237,7 @@ class Turn:
         """Between two chunks: let others work, and wait while the store is far behind."""
         self.said_in_a_row = 0
         await asyncio.sleep(0)
-        await self.stream.room()
+        await self.stream.wait_for_room()
 
     async def unless_stopped(self, work: Awaitable[T]) -> T:
         """Code of the user; `TurnAborted` as soon as the turn is stopped, wherever that code waits."""
