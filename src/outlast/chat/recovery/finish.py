@@ -136,7 +136,7 @@ class InterruptedEnds(ChatPart):
             if chain is not None:
                 change = await self._chained_end(what, chain, message)
             elif message is not None:
-                change = await self._settler.answered(message, entry, entry.target, outcome)
+                change = await self._settler.answer_change(message, entry, entry.target, outcome)
             await stream.drained()
             commit = self.commits.new()
             commit.write(*what.record)
