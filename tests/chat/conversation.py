@@ -14,7 +14,7 @@ from outlast.agent.agent import parts_of
 from outlast.chat.admission import Admission
 from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.run.runner import Runner
-from outlast.chat.stream.reading import Streams
+from outlast.chat.stream.streams import Streams
 from outlast.chat.turn.state import TurnState
 from outlast.store.operations import BulkStatement, Query
 from outlast.testing import ScriptedModel

@@ -54,7 +54,7 @@ async def test_a_message_that_cannot_be_read_is_left_out(
                 assert said(found) == lines
                 await a.get_branches(found[0].id)
                 assert (await a.regenerate()).status == "completed"
-    assert "cannot be read" in caplog.text or "is not one" in caplog.text
+    assert "cannot read" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -231,4 +231,4 @@ async def test_parents_that_go_round_in_a_circle_keep_nobody_waiting(
         assert await a.select_branch(found[0].id)
         assert (await a.save_messages("u3")).status == "completed"
         assert len(await a.get_messages()) == 6
-    assert "go round" in caplog.text
+    assert "form a cycle" in caplog.text

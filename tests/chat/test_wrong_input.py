@@ -20,10 +20,14 @@ class Ear:
 
 
 WRONG: dict[str, tuple[Any, type[Exception], str]] = {
-    "a number": (lambda a: a.save_messages(5), TypeError, "not int"),
-    "nothing": (lambda a: a.save_messages(None), TypeError, "not NoneType"),
-    "bytes": (lambda a: a.chat(b"Hi", Ear()), TypeError, "not bytes"),
-    "a role": (lambda a: a.save_messages({**HI, "role": "boss"}), ValueError, "roles are"),
+    "a number": (lambda a: a.save_messages(5), TypeError, "got int"),
+    "nothing": (lambda a: a.save_messages(None), TypeError, "got NoneType"),
+    "bytes": (lambda a: a.chat(b"Hi", Ear()), TypeError, "got bytes"),
+    "a role": (
+        lambda a: a.save_messages({**HI, "role": "boss"}),
+        ValueError,
+        "role must be one of",
+    ),
     "no parts": (lambda a: a.submit_messages({"role": "user"}), TypeError, "parts"),
     "a bad part": (
         lambda a: a.add_messages({"role": "user", "parts": [{"type": "text"}]}),
@@ -38,7 +42,7 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "the same id twice": (
         lambda a: a.save_messages([{**HI, "id": "x"}, {**HI, "id": "x"}]),
         ValueError,
-        "as one before it has",
+        "duplicate message id",
     ),
     "a blank id": (lambda a: a.save_messages({**HI, "id": " "}), ValueError, "blank"),
     "the second of two": (lambda a: a.save_messages(["Hi", 5]), TypeError, r"messages\[1\]"),

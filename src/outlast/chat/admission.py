@@ -21,8 +21,8 @@ from outlast.chat.message.incoming import to_messages
 from outlast.chat.message.results import Message, Submission, SubmissionStatus, TurnEnd, TurnResult
 from outlast.chat.run.runner import Runner
 from outlast.chat.run.stop import Stop
-from outlast.chat.stream.reading import Streams
 from outlast.chat.stream.stream import Stream
+from outlast.chat.stream.streams import Streams
 from outlast.chat.transcript.transcript import Change, Transcript
 from outlast.chat.turn.notices import MessageUpdated, TranscriptChanged
 from outlast.chat.turn.part import ChatPart
@@ -213,7 +213,7 @@ class Admission(ChatPart):
         try:
             entry, accepted = await self._inbox.accept(request, remember)
         finally:
-            if not accepted and made and self._inbox.open_one(made[0]) is None:
+            if not accepted and made and self._inbox.find_open(made[0]) is None:
                 for where, _ in kept:
                     where.pop(made[0], None)
         return entry, accepted
@@ -225,7 +225,7 @@ class Admission(ChatPart):
             entry, _ = await self._accept(request)
             stream = await self.stream(entry)
             last: dict[str, Any] = {}
-            async for chunks in stream.news():
+            async for chunks in stream.chunk_lists():
                 decoded = json.decode(f"[{','.join(chunks)}]")
                 last = decoded[-1]
                 yield decoded
@@ -305,7 +305,7 @@ class Admission(ChatPart):
             given = await call_hook(given, [Message(message) for message in self._transcript.path])
         messages = self.messages(given)
         async with self._transcript.changing:
-            known = await self._transcript.known([message["id"] for message in messages])
+            known = await self._transcript.stored_ids([message["id"] for message in messages])
             new = [message for message in messages if message["id"] not in known]
             key = self._inbox.derived_key(Request("add", "add", messages))
             if not new or (key and await self._inbox.existing(None, key)):

@@ -15,8 +15,8 @@ from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.content import restored, value_of
 from outlast.chat.message.incoming import to_messages
 from outlast.chat.message.results import Submission, TurnEnd
-from outlast.chat.stream.reading import Streams
 from outlast.chat.stream.stream import Stream
+from outlast.chat.stream.streams import Streams
 from outlast.chat.transcript.shown import Shown
 from outlast.chat.transcript.transcript import Transcript
 from outlast.chat.turn.failure import reported
@@ -115,7 +115,7 @@ class ChatGateway(ChatPart):
 
     def is_open(self, id: str) -> bool:
         """Whether a request is known and has not ended."""
-        return self._inbox.open_one(id) is not None
+        return self._inbox.find_open(id) is not None
 
     async def entry(self, id: str) -> EntryRow | None:
         """A request, whether it has ended or not."""
@@ -203,7 +203,7 @@ class ChatGateway(ChatPart):
     async def _is_known(self, id: str) -> bool:
         """Whether a message is stored, or brought by a request that waits."""
         waiting = (self._state.message_ids(entry) for entry in self._inbox.open)
-        return any(id in ids for ids in waiting) or bool(await self._transcript.known([id]))
+        return any(id in ids for ids in waiting) or bool(await self._transcript.stored_ids([id]))
 
     def _is_edit(self, message: dict[str, Any]) -> bool:
         stored = [each for each in self._transcript.path if each["id"] == message["id"]]

@@ -33,7 +33,7 @@ from outlast.chat.run.response_hook import ResponseHook
 from outlast.chat.run.retention import Retention
 from outlast.chat.run.runner import Runner
 from outlast.chat.run.stop import Stop
-from outlast.chat.stream.reading import Streams
+from outlast.chat.stream.streams import Streams
 from outlast.chat.tools.clashes import ToolClashes
 from outlast.chat.tools.idempotency import KeyedCalls
 from outlast.chat.tools.ledger import Ledger
@@ -137,7 +137,7 @@ class Think(Overridable):
 
         In `on_chat_error` it ends with the partial answer, if there is one.
         """
-        return [Message(message) for message in self._parts[Transcript].with_coming()]
+        return [Message(message) for message in self._parts[Transcript].with_failing_answer()]
 
     async def get_messages(self) -> list[Message]:
         """The same, for callers that have a stub."""

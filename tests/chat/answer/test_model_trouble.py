@@ -16,7 +16,7 @@ from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
-PASSING = ["rate_limit", "overloaded", "connection"]
+RETRYABLE = ["rate_limit", "overloaded", "connection"]
 LASTING = ["context_overflow", "quota", "rejected"]
 
 
@@ -32,7 +32,7 @@ async def asked_twice(url: str, Talker: type[Any]) -> tuple[Any, Any, list[Any]]
         return first, second, chunks
 
 
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", RETRYABLE)
 async def test_what_passes_is_tried_again_before_anything_was_said(
     store_url: str, kind: Any
 ) -> None:
@@ -47,7 +47,7 @@ async def test_what_passes_is_tried_again_before_anything_was_said(
 
 
 @pytest.mark.parametrize(
-    ("kind", "requests"), [*((k, 3) for k in PASSING), *((k, 1) for k in LASTING)]
+    ("kind", "requests"), [*((k, 3) for k in RETRYABLE), *((k, 1) for k in LASTING)]
 )
 async def test_a_model_that_goes_on_failing_ends_the_turn_with_an_error(
     store_url: str, kind: Any, requests: int, caplog: pytest.LogCaptureFixture
@@ -80,7 +80,7 @@ async def test_how_often_a_request_is_tried_is_a_setting(
     assert len(model.requests) == requests
 
 
-@pytest.mark.parametrize("kind", [*PASSING, *LASTING])
+@pytest.mark.parametrize("kind", [*RETRYABLE, *LASTING])
 async def test_what_was_said_before_a_failure_is_kept_and_not_said_again(
     store_url: str, kind: Any
 ) -> None:
@@ -123,7 +123,7 @@ async def test_an_answer_that_breaks_off_is_an_error_and_what_came_is_kept(store
     model = answering(Step.truncated("So far "), "Next")
     first, second, chunks = await asked_twice(store_url, talker(model))
     assert (first.status, first.message.text) == ("error", "So far ")
-    assert first.error == "The answer broke off. Please try again."
+    assert first.error == "The answer was cut off. Please try again."
     assert chunks[-1]["type"] == "error"
     assert second.status == "completed"
 

@@ -291,7 +291,11 @@ async def test_an_overflow_that_nothing_can_shorten_is_warned_of_at_the_start(
     await host.get(Talker, "a").save_messages("u1")
     await host.get(Talker, "a").save_messages("u2")
     await sqlite_world.stop()
-    warned = [record for record in caplog.records if "no compaction is set" in record.getMessage()]
+    warned = [
+        record
+        for record in caplog.records
+        if "there is no compaction function" in record.getMessage()
+    ]
     assert len(warned) == (0 if is_set_up or kind == "off" else 1)
 
 
@@ -449,7 +453,7 @@ async def test_an_answer_that_is_not_of_the_type_is_an_error_and_is_kept(
     a = host.get(Talker, "a")
     turn = await a.save_messages("u1")
     assert (turn.status, turn.output) == ("error", None)
-    assert "the answer is not a City" in (await reasons(host))[0]
+    assert "the answer does not validate as City" in (await reasons(host))[0]
     assert (await a.get_messages())[0].text == "u1"
     if text:
         assert (await a.get_messages())[1].text == text

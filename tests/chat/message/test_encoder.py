@@ -224,7 +224,7 @@ def test_an_output_becomes_the_json_that_comes_nearest_or_a_type_error() -> None
     assert json.loads(chunk)["output"] == {"sum": {"value": 2}, "raw": "_w==", "pair": [1, 2]}
     loop: list[Any] = []
     loop.append(loop)
-    with pytest.raises(TypeError, match="cannot be JSON"):
+    with pytest.raises(TypeError, match="cannot be encoded as JSON"):
         Encoder().tool_output("c1", loop)
 
 

@@ -46,18 +46,18 @@ def test_what_is_stored_is_a_copy() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        (7, TypeError, "the message is a text or a dict, not int"),
-        (["a", 7], TypeError, r"messages\[1\] is a text or a dict"),
-        ({"parts": []}, ValueError, "has the role None; roles are user, assistant, system"),
-        ({"role": "tool", "parts": []}, ValueError, "the role 'tool'"),
-        ({"role": "user"}, TypeError, "needs a list of parts"),
+        (7, TypeError, "the message must be a str or a dict, got int"),
+        (["a", 7], TypeError, r"messages\[1\] must be a str or a dict"),
+        ({"parts": []}, ValueError, "role must be one of user, assistant, system, got None"),
+        ({"role": "tool", "parts": []}, ValueError, "role must be one of .*, got 'tool'"),
+        ({"role": "user"}, TypeError, "parts must be a list"),
         ({"role": "user", "content": "Hi"}, TypeError, "put its text into"),
-        ({"role": "user", "parts": "Hi"}, TypeError, "needs a list of parts, not str"),
-        ({"role": "user", "parts": ["Hi"]}, TypeError, r"\['parts'\]\[0\] is a dict, not str"),
-        ({"role": "user", "parts": [{}]}, TypeError, "needs a type"),
-        ({"role": "user", "parts": [{"type": "text"}]}, TypeError, "needs its text"),
-        ({"role": "user", "parts": [], "id": 7}, TypeError, "its id must be a str, got 7"),
-        ({"role": "user", "parts": [], "id": " "}, ValueError, "its id must not be blank"),
+        ({"role": "user", "parts": "Hi"}, TypeError, "parts must be a list, got str"),
+        ({"role": "user", "parts": ["Hi"]}, TypeError, r"\['parts'\]\[0\] must be a dict, got str"),
+        ({"role": "user", "parts": [{}]}, TypeError, "type must be a str"),
+        ({"role": "user", "parts": [{"type": "text"}]}, TypeError, "text must be a str"),
+        ({"role": "user", "parts": [], "id": 7}, TypeError, "id must be a str, got 7"),
+        ({"role": "user", "parts": [], "id": " "}, ValueError, "id must not be blank"),
         (
             {"role": "user", "parts": [{**TEXT, "x": {1}}]},
             TypeError,
@@ -66,7 +66,7 @@ def test_what_is_stored_is_a_copy() -> None:
         (
             [{"role": "user", "parts": [], "id": "u"}] * 2,
             ValueError,
-            r"messages\[1\] has the id 'u', as one before it",
+            r"messages\[1\]: duplicate message id 'u'",
         ),
     ],
 )

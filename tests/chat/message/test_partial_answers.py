@@ -94,7 +94,7 @@ def test_a_call_whose_input_is_half_was_never_made() -> None:
     assert failed["type"] == "tool-input-error"
     assert (failed["toolCallId"], failed["toolName"]) == ("c1", "look")
     assert failed["input"] == '{"at": "le'
-    assert "broke off" in failed["errorText"]
+    assert "was cut off" in failed["errorText"]
     [part] = partial.last_step
     assert part["state"] == "output-error"
     assert partial.has_settled_work, "nobody makes it any more"
@@ -204,15 +204,15 @@ def test_the_steps_and_their_calls() -> None:
 
 
 def test_whether_it_says_more_than_what_it_goes_on_with() -> None:
-    assert not fold().says_more_than(None)
-    assert not fold(START, STEP, *text("t1")).says_more_than(None)
-    assert not fold(START, STEP, *half_call("c1", "look", "{")).says_more_than(None)
-    assert fold(START, STEP, *text("t1", "a")).says_more_than(None)
-    assert fold(START, STEP, *call("c1", "look")).says_more_than(None)
+    assert not fold().adds_to(None)
+    assert not fold(START, STEP, *text("t1")).adds_to(None)
+    assert not fold(START, STEP, *half_call("c1", "look", "{")).adds_to(None)
+    assert fold(START, STEP, *text("t1", "a")).adds_to(None)
+    assert fold(START, STEP, *call("c1", "look")).adds_to(None)
     begun = {"id": "m1", "role": "assistant", "parts": [{"type": "text", "text": "So far."}]}
     start = {"type": "start"}
-    assert not fold(start, STEP, begun=begun).says_more_than(begun)
-    assert fold(start, STEP, *text("t1", " More."), begun=begun).says_more_than(begun)
+    assert not fold(start, STEP, begun=begun).adds_to(begun)
+    assert fold(start, STEP, *text("t1", " More."), begun=begun).adds_to(begun)
 
 
 # --- what is damaged -----------------------------------------------------------------------------

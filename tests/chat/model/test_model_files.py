@@ -98,7 +98,7 @@ def test_files_are_sent_to_models_that_can_read_them(
     after = with_readable_files(messages, [profile])
     assert (after[0] is messages[0]) is is_read
     if not is_read:
-        note = f"(a file that cannot be read here: {media_type}, 2 bytes)"
+        note = f"(a file that this model cannot read: {media_type}, 2 bytes)"
         assert after[0].parts[0].content == [note]  # type: ignore[union-attr]
         assert messages[0].parts[0].content != [note]  # type: ignore[union-attr]
 
@@ -133,7 +133,7 @@ async def test_a_link_that_cannot_be_followed_is_named_instead(
             server.replies.pop(0)
         _, answer = await ask(model, messages, max_retries=0)
     assert answer.response.text == "Hello there."
-    assert "cannot be read here" in json.dumps(server.bodies[-1])
+    assert "that this model cannot read" in json.dumps(server.bodies[-1])
     assert DEAD in json.dumps(server.bodies[-1])
 
 

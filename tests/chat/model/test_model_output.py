@@ -205,7 +205,7 @@ def test_only_the_words_of_the_user_describe_a_type() -> None:
 
 @pytest.mark.parametrize("parts", [[], [TextPart("Rome")], [TextPart("a"), TextPart("b")]])
 def test_an_answer_that_is_not_of_the_type_is_invalid(parts: list[Any]) -> None:
-    with pytest.raises(OutputInvalid, match="the answer is not a City"):
+    with pytest.raises(OutputInvalid, match="the answer does not validate as City"):
         OutputType(City).value_of(ModelResponse(parts))
 
 

@@ -30,7 +30,7 @@ from loops import skip
 from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.model.client import ModelStream, open_stream
 from outlast.chat.model.errors import (
-    PASSING,
+    RETRYABLE,
     ModelFailed,
     ModelStalled,
     ModelStreamTruncated,
@@ -295,7 +295,7 @@ async def test_a_rate_limit_is_waited_out_as_long_as_the_provider_says(dialect: 
 @every_dialect
 async def test_what_will_not_pass_is_not_retried(dialect: Dialect) -> None:
     for refused, kind in REFUSALS:
-        if refused is not dialect or kind in PASSING:
+        if refused is not dialect or kind in RETRYABLE:
             continue
         refusal = dialect.error(kind)
         assert refusal is not None

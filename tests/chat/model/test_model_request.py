@@ -250,9 +250,9 @@ def test_a_tool_choice_that_names_no_tool_is_refused() -> None:
     model = ScriptedModel("x")
     assert chosen("weather") == ["weather"]
     assert chosen("wether", "weather") == ["weather"]
-    with pytest.raises(ValueError, match="names no tool of this request: 'wether'; there are: we"):
+    with pytest.raises(ValueError, match="must name tools of this request .we.*got 'wether'"):
         chosen("wether")
-    with pytest.raises(ValueError, match="there are: none"):
+    with pytest.raises(ValueError, match="must name tools of this request .none"):
         request_settings(model, {"tool_choice": ["a"]}, ModelRequestParameters())
 
 

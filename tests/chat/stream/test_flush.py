@@ -120,8 +120,8 @@ async def test_a_model_that_is_faster_than_the_floor_is_not_held_back_by_it() ->
     stream, store = opened()
     stream.append("a")
     await asyncio.sleep(0.001)
-    stream.append("b" * (streams.MOST_WAITING + 1))
-    await stream.room()
+    stream.append("b" * (streams.MAX_WAITING + 1))
+    await stream.wait_for_room()
     assert store.times == [0.0, 0.001]
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Protocol
 
-from outlast.chat.stream.stream import Passing
+from outlast.chat.stream.stream import Transient
 from outlast.chat.turn.turn import Turn
 from outlast.chat.types.contexts import ChunkContext
 from outlast.core import json
@@ -42,7 +42,7 @@ class ChunkHook:
                 )
             except Exception:
                 logger.exception("%s: on_chunk raised", self._turn.agent)
-            self._told = seq + (not isinstance(chunk, Passing))
+            self._told = seq + (not isinstance(chunk, Transient))
             if self._moved is not None and not self._moved.done():
                 self._moved.set_result(None)
 

@@ -1,4 +1,4 @@
-"""A conversation that is too long for the model: shortened, and asked again. What is stored stays whole."""
+"""Compaction of a conversation that is too long for the model. Stored messages are not changed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from outlast.core.hooks import call_hook
 
 logger = logging.getLogger("outlast.chat")
 
-COMPACTION = "chat:compaction"  # the fact that says up to where the conversation is a summary
-KEPT = 4  # messages at the end that stay as they are, at most
+COMPACTION = "chat:compaction"  # the fact with the summary and the last message that it covers
+KEPT = 4  # messages at the end that are not summarised, at most
 HEADING = "Summary of the conversation so far:"
 FIXED_PART = (
     "The system prompt, the tools and the last message alone are too long for the model: there is nothing"
-    " left to shorten."
+    " left to summarise."
 )
 
-Compacting = Callable[[Sequence[Message]], Any]
-"""Given messages, returns a text that stands for them, or None if it cannot. May be async."""
+CompactionFunction = Callable[[Sequence[Message]], Any]
+"""Takes messages, returns a summary of them, or None if it cannot. May be async."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProactiveCompaction:
-    """Shorten the conversation before a step, once the one before it came near to the limit."""
+    """Compact the conversation before a step, once the previous step came near the limit."""
 
     max_input_tokens: int
     headroom: float = 0.9
@@ -43,7 +43,7 @@ class ProactiveCompaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextOverflow:
-    """What is done when the conversation is too long for the model. All of it needs `on_compaction`.
+    """What to do if the conversation is too long for the model. Requires `on_compaction`.
 
     ```python
     from outlast import ContextOverflow, Session, Think, summarise
@@ -57,25 +57,25 @@ class ContextOverflow:
     ```
     """
 
-    reactive: bool = False  # after the model has refused
+    reactive: bool = False  # after the model rejected the request
     max_retries: int = 1
     proactive: ProactiveCompaction | None = None
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:
-            raise ValueError("max_retries is not negative")
+            raise ValueError(f"max_retries must not be negative, got {self.max_retries}")
 
 
 class Compactions(Part):
-    """How much of one agent's conversation is shown as a summary."""
+    """The compaction of one agent's conversation."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._facts = parts[Facts]
-        self.function: Compacting | None = None  # what `on_compaction` was given
+        self.function: CompactionFunction | None = None  # set by `on_compaction`
 
     def shown(self, path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The conversation as the model sees it."""
+        """Return the conversation as the model sees it."""
         return self._shown(path, self._facts.get(COMPACTION, None, None))
 
     def _shown(self, path: Sequence[dict[str, Any]], record: Any) -> list[dict[str, Any]]:
@@ -96,12 +96,12 @@ class Compactions(Part):
         request_id: str,
         attempt: int,
     ) -> bool:
-        """Put a summary in the place of what is old. False: it did not get shorter by that."""
+        """Replace old messages with a summary. Returns whether the conversation became shorter."""
         shortened = False
         try:
             shortened = await self._compacted(path)
-        except Exception:  # the conversation is as long as it was
-            logger.exception("%s: the conversation could not be shortened", self.address)
+        except Exception:  # the conversation stays as it is
+            logger.exception("%s: cannot compact the conversation", self.address)
         self.activation.events.emit(
             events.ContextCompacted,
             self.address,
@@ -122,7 +122,7 @@ class Compactions(Part):
         if summary is None:
             return False
         if not isinstance(summary, str):
-            raise TypeError(f"a compaction returns a text or None, not {summary!r}")
+            raise TypeError(f"a compaction function must return a str or None, got {summary!r}")
         record = {"until": before[cut - 1]["id"], "summary": summary}
         if _size(self._shown(path, record)) >= _size(before):
             return False
@@ -130,12 +130,12 @@ class Compactions(Part):
         return True
 
     def can_shorten(self, path: Sequence[dict[str, Any]]) -> bool:
-        """Whether anything is old enough to be left out."""
+        """Return whether any message is old enough to be summarised."""
         return _cut(self.shown(path)) > 0
 
 
 def _cut(shown: Sequence[dict[str, Any]]) -> int:
-    """How many messages at the beginning may become a summary; what is kept begins with the user."""
+    """Return how many messages at the beginning may be summarised; the rest begins with the user."""
     users = [n for n, message in enumerate(shown) if message.get("role") == "user"]
     recent = [n for n in users if n >= len(shown) - KEPT] or users[-1:]
     cut = recent[0] if recent else 0
@@ -147,8 +147,8 @@ def _size(messages: Sequence[dict[str, Any]]) -> int:
     return sum(len(json.encode(each, "message", json.MAX_DEPTH + 10)) for each in messages)
 
 
-def summarise(model: Any, *, words: int = 300) -> Compacting:
-    """A compaction that asks a model for a summary.
+def summarise(model: Any, *, words: int = 300) -> CompactionFunction:
+    """Return a compaction function that asks a model for a summary.
 
     ```python
     from outlast import Session, summarise
@@ -163,12 +163,12 @@ def summarise(model: Any, *, words: int = 300) -> Compacting:
 
         from outlast.chat.model.client import resolve
 
-        said = "\n\n".join(f"{each.role}: {each.text}" for each in messages if each.text)
-        wish = (
+        texts = "\n\n".join(f"{each.role}: {each.text}" for each in messages if each.text)
+        prompt = (
             f"Summarise this conversation in at most {words} words. Keep every fact, name, number and"
-            f" decision that somebody who goes on with it needs.\n\n{said}"
+            f" decision that is needed to continue it.\n\n{texts}"
         )
-        answer = await model_request(resolve(model), [ModelRequest.user_text_prompt(wish)])
+        answer = await model_request(resolve(model), [ModelRequest.user_text_prompt(prompt)])
         return answer.text or None
 
     return summary

@@ -1,4 +1,4 @@
-"""The content of a tool's result, as a model takes it: texts, JSON, pictures and other files."""
+"""The content of a tool's result for the model: texts, JSON, images and other files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from outlast.chat.context.shorten import MAX_OUTPUT_CHARACTERS, shortened_value
 from outlast.core import json
 
-MAX_RESULT_CHARACTERS = 100_000  # of one result of a tool, as JSON; more is cut for the model
+MAX_RESULT_CHARACTERS = 100_000  # of one tool result as JSON; the model sees no more
 
 
 def as_content(value: Any) -> Any:
-    """Return what `to_model` returned as content: files as they are, everything else as JSON, not too long.
+    """Return the result of `to_model` as content: files unchanged, everything else as truncated JSON.
 
-    Raises what Pydantic raises if it is neither.
+    Raises Pydantic's error if it is neither.
     """
     if _is_file(value):
         return value
@@ -26,7 +26,7 @@ def as_content(value: Any) -> Any:
 
 
 def _has_files(value: Any) -> bool:
-    """Whether there are files in lists and objects."""
+    """Return whether a list or a mapping contains files."""
     if isinstance(value, Mapping):
         value = value.values()
     elif not isinstance(value, list | tuple):
@@ -48,7 +48,7 @@ def as_text(text: str) -> str:
 
 
 def shortened_content(content: Any) -> Any:
-    """Return content of an older message: files are only named, and the rest is cut."""
+    """Return the content of an older message: files are replaced by their names, the rest is truncated."""
     return shortened_value(_without_files(content), MAX_OUTPUT_CHARACTERS)
 
 
@@ -65,7 +65,7 @@ def _without_files(content: Any) -> Any:
 
 
 def holds_files(content: Any) -> bool:
-    """Whether there is anything in it that is not JSON."""
+    """Return whether content contains anything that is not JSON."""
     if isinstance(content, list):
         return any(map(holds_files, content))
     if isinstance(content, dict):

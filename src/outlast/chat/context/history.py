@@ -1,9 +1,9 @@
-"""Stored messages become what a model is sent.
+"""Converts stored messages to model messages.
 
-An assistant message that took several steps becomes the alternation that it was: an answer, the
-results of its calls, the next answer. With the details that `outlast.chat.message.encoder` has put beside the
-parts, the rebuilt answers make the same request as the live ones did. What is stored may be old,
-foreign or broken: what cannot be understood is skipped, and nothing raises.
+An assistant message of several steps becomes alternating messages again: an answer, the results of its calls,
+the next answer. With the details that `outlast.chat.message.encoder` stores with the parts, the rebuilt
+answers produce the same request as the live ones. Stored messages may be old, foreign or damaged: invalid
+parts are skipped, and nothing raises.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ __all__ = [
 
 
 Outputs = Mapping[str, Mapping[str, Any]]
-"""What the model is shown in place of outputs of tools, by message and call."""
+"""What the model sees in place of the outputs of tools, by message and call."""
 
 
 @dataclass
 class History:
-    """What a model is sent, and the calls that had to be left out since they have no outcome."""
+    """Model messages, and the calls that were dropped because they have no outcome."""
 
     messages: list[ModelMessage] = field(default_factory=list)
     dropped_calls: list[str] = field(default_factory=list)
@@ -55,9 +55,9 @@ class History:
 
 @dataclass(slots=True)
 class _Converted:
-    """What one message has become."""
+    """The conversion of one message."""
 
-    source: Mapping[str, Any]  # held, so that its identity stays its own
+    source: Mapping[str, Any]  # referenced, so that its id() is not reused
     is_short: bool
     messages: list[ModelMessage] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
@@ -65,10 +65,10 @@ class _Converted:
 
 
 class HistoryCache:
-    """What messages have become, kept for the next turn: of those that were part of the last one.
+    """Conversions of the messages of the last turn, kept for the next turn.
 
-    A message is known by its identity, so one that changes has to be a new dict. The model messages are
-    shared by all turns, and are not to be changed either.
+    Messages are cached by identity, so a changed message must be a new dict. All turns share the model
+    messages, which must not be modified either.
     """
 
     __slots__ = ("_kept",)
@@ -79,11 +79,11 @@ class HistoryCache:
     def converted(
         self, messages: Iterable[Mapping[str, Any]], older: int, outputs: Outputs
     ) -> Iterable[_Converted]:
-        """Each of the messages; the first `older` ones are shortened."""
+        """Convert each message; the first `older` ones are shortened."""
         kept: dict[int, _Converted] = {}
         for place, message in enumerate(messages):
             own = outputs.get(_id_of(message)) if outputs else None
-            if own:  # made for this turn, and may be large
+            if own:  # for this turn only, and may be large
                 yield _converted(message, place < older, own)
                 continue
             found = self._kept.get(id(message))
@@ -102,11 +102,11 @@ def to_model_messages(
     shorten: bool = False,
     outputs: Outputs = MappingProxyType({}),
 ) -> History:
-    """The model's view of a transcript. Its last request carries the `instructions`.
+    """Convert a transcript to model messages. The last request carries the `instructions`.
 
-    There is always something in it that a model can answer, or an answer that it can go on with. `shorten`
-    cuts long texts and outputs in all but the last few messages. With a `cache`, only messages that it has
-    not seen yet cost anything. `outputs` has what the model is shown in place of outputs of tools.
+    The result always has something to answer, or an answer to continue. `shorten` truncates long texts and
+    outputs in all but the last few messages. With a `cache`, only new messages are converted. `outputs` is
+    what the model sees in place of the outputs of tools.
 
     ```python
     from outlast.chat.context.history import to_model_messages
@@ -133,13 +133,13 @@ def to_model_messages(
 
 
 def ends_with_assistant(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the model had the last word: then a request needs `with_continuation`."""
+    """Return whether the last message is the assistant's, so that a request needs `with_continuation`."""
     last = messages[-1] if messages else None
     return isinstance(last, Mapping) and last.get("role") == "assistant"
 
 
 def _instructed(messages: list[ModelMessage], instructions: str | None) -> list[ModelMessage]:
-    """The same, with instructions at the last request, where everybody looks for them."""
+    """Set the instructions of the last request, which is where models look for them."""
     if instructions is None:
         return messages
     for place in range(len(messages) - 1, -1, -1):
@@ -193,7 +193,7 @@ def _add_request(made: _Converted, parts: Sequence[ModelRequestPart]) -> None:
 
 
 def _with_own_ids(messages: Sequence[ModelMessage], taken: set[str]) -> list[ModelMessage]:
-    """The same, with calls that no other call shares its id with: some providers count from 0 each time."""
+    """Give calls unique ids: some providers number the calls of each answer from 0."""
     from pydantic_ai.messages import ToolCallPart, ToolReturnPart
 
     made: list[ModelMessage] = []

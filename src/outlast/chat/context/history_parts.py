@@ -1,6 +1,6 @@
-"""Stored parts become the parts of model messages.
+"""Converts stored parts to parts of model messages.
 
-What is stored may be old, foreign or broken: what cannot be understood is skipped, and nothing raises.
+Stored parts may be old, foreign or damaged: invalid ones are skipped, and nothing raises.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _FINISH_REASONS = ("stop", "length", "content_filter", "tool_call", "error")
 
 
 def user_parts(parts: list[Any]) -> list[ModelRequestPart]:
-    """A user's words and files. Who has said nothing that can be read has still said something."""
+    """Return a user's texts and files; a placeholder if there are none."""
     from pydantic_ai.messages import UserPromptPart
 
     content: list[UserContent] = []
@@ -78,7 +78,7 @@ def system_parts(parts: list[Any]) -> list[ModelRequestPart]:
 
 
 def _has_words(text: object) -> bool:
-    """Whether there is more than white space, which some providers refuse."""
+    """Return whether a text is more than white space, which some providers reject."""
     return isinstance(text, str) and bool(text) and not text.isspace()
 
 
@@ -103,7 +103,7 @@ def _user_file(part: dict[str, Any]) -> UserContent | None:
 
 
 def _guessed_type(url: str) -> str | None:
-    """The media type that the ending of a URL's path stands for."""
+    """Return the media type of a URL by its file extension, or None."""
     try:
         return mimetypes.guess_type(urlsplit(url).path)[0]
     except ValueError:
@@ -111,7 +111,7 @@ def _guessed_type(url: str) -> str | None:
 
 
 def _data_of(url: str, media_type: object = None) -> BinaryContent | None:
-    """The bytes of a data URL; None when it is broken."""
+    """Return the bytes of a data URL, or None if it is invalid."""
     from pydantic_ai.messages import BinaryContent
 
     head, comma, body = url.removeprefix("data:").partition(",")
@@ -134,7 +134,7 @@ def _data_of(url: str, media_type: object = None) -> BinaryContent | None:
 
 
 def steps(parts: list[Any]) -> Iterator[list[dict[str, Any]]]:
-    """The parts of each step. In a message without marks, a step ends where a text follows a result."""
+    """Yield the parts of each step. Without step markers, a step ends where a text follows a result."""
     kinds = [part.get("type") for part in parts if isinstance(part, dict)]
     is_marked = "step-start" in kinds
     step: list[dict[str, Any]] = []
@@ -153,13 +153,13 @@ def steps(parts: list[Any]) -> Iterator[list[dict[str, Any]]]:
 
 
 class Answer:
-    """One answer of the model, put together from the parts of its step."""
+    """One answer of the model, built from the parts of its step."""
 
     def __init__(self, outputs: Mapping[str, Any]) -> None:
         self._outputs = outputs
         self.dropped: list[str] = []
         self.returns: list[ToolReturnPart] = []
-        self._slots: list[ModelResponsePart | None] = []  # None: shown, and not worth sending
+        self._slots: list[ModelResponsePart | None] = []  # None: a part that is not sent
         self._late: list[tuple[int, ModelResponsePart]] = []
         self._origin: dict[str, Any] = {}
 
@@ -271,10 +271,10 @@ def _file_part(part: dict[str, Any]) -> ModelResponsePart | None:
 def tool_return(
     part: Mapping[str, Any], outputs: Mapping[str, Any] = MappingProxyType({})
 ) -> ToolReturnPart:
-    """What the model is told of a call that has its outcome: the same live and from the store.
+    """Return the result of a settled call for the model: the same live and from the store.
 
-    A result that is too long is cut, and keeps its shape; what is stored of it stays whole. `outputs` has
-    what the model is shown in place of outputs, by call.
+    A long result is truncated, and keeps its structure; the stored one is not changed. `outputs` is what the
+    model sees in place of outputs, by call.
     """
     from pydantic_ai.messages import ToolReturnPart
 
@@ -287,24 +287,24 @@ def tool_return(
     if state == "output-denied":
         approval = part.get("approval")
         reason = approval.get("reason") if isinstance(approval, dict) else None
-        return ToolReturnPart(name, _told(reason, DENIED), call_id, outcome="denied")
-    # An outcome that is "unknown" is a failure too: its text says what is not known.
+        return ToolReturnPart(name, _text_or(reason, DENIED), call_id, outcome="denied")
+    # An "unknown" outcome is a failure, too: its text says what is unknown.
     ours = _ours(part, "resultProviderMetadata")
     is_retried = ours.get("outcome") == "retried"
-    text = _told(part.get("errorText"), "The call failed.")
+    text = _text_or(part.get("errorText"), "The call failed.")
     if ours.get("for_model") is True and isinstance(ours.get("detail"), str):
         text = f"{text} {ours['detail']}"
     return ToolReturnPart(name, text, call_id, outcome="retried" if is_retried else "failed")
 
 
-def _told(text: object, otherwise: str) -> str:
+def _text_or(text: object, otherwise: str) -> str:
     if not isinstance(text, str) or not text:
         return otherwise
     return str(shortened_value(text, MAX_RESULT_CHARACTERS))
 
 
 def _tool_content(output: Any) -> Any:
-    """A tool's output: with pictures and the like as what they were, else not too long."""
+    """Return a tool's output: with files restored, otherwise truncated."""
     if _may_hold_media(output):
         try:
             content = _media().validate_python(output)
@@ -335,7 +335,7 @@ def _may_hold_media(value: object) -> bool:
 def _arguments(part: dict[str, Any]) -> dict[str, Any] | str:
     raw = part.get("rawInput")
     given = plain_object(part.get("input")) or {}
-    # What the model said, if it was no object: it should see what was wrong.
+    # The model's own input, if it was not an object: the model should see its mistake.
     return raw if not given and isinstance(raw, str) and raw else given
 
 
@@ -346,7 +346,7 @@ def _call_details(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _joined(before: ModelResponsePart, more: ModelResponsePart | None) -> ModelResponsePart:
-    """What came for a text after its end, added to it."""
+    """Append text that arrived after the end of its part."""
     from dataclasses import replace
 
     from pydantic_ai.messages import TextPart, ThinkingPart
@@ -378,14 +378,14 @@ def _citations(stored: object) -> Any:
 
 
 def _ours(part: Mapping[str, Any], name: str = "providerMetadata") -> dict[str, Any]:
-    """The details that our encoder has put beside this part."""
+    """Return the details that our encoder stored with this part."""
     metadata = part.get(name)
     ours = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
     return ours if isinstance(ours, dict) else {}
 
 
 def _anthropic(part: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a message that the AI SDK has made with Anthropic."""
+    """Return the details of a part that the AI SDK stored for Anthropic."""
     metadata = part.get("providerMetadata")
     theirs = metadata.get("anthropic") if isinstance(metadata, dict) else None
     if not isinstance(theirs, dict):

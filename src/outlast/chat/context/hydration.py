@@ -1,4 +1,4 @@
-"""Conversations that an application keeps itself: what the model is shown comes from there."""
+"""Hydration: conversations that the application stores itself, and provides for the model."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from outlast.core.ids import Ids
 
 @dataclass(frozen=True, slots=True)
 class HydrationContext:
-    """What `hydrate_messages` is asked about."""
+    """The argument of `hydrate_messages`."""
 
     request_id: str
     trigger: str  # message, regenerate or continue
-    attempt: int  # 1, and more when it was interrupted
-    incoming: Sequence[
-        Message
-    ]  # what the turn is about: the user's messages, or the answer that goes on
-    messages: Sequence[Message]  # the conversation as it is stored here, with these
+    attempt: int  # more than 1 after an interruption
+    incoming: Sequence[Message]  # the user's new messages, or the answer that is continued
+    messages: Sequence[Message]  # the stored conversation, including these
     body: Mapping[str, Any]
 
 
@@ -41,7 +39,7 @@ async def hydrated(
     attempt: int,
     body: Mapping[str, Any],
 ) -> Sequence[dict[str, Any]]:
-    """The conversation before an answer, as the application has it. None from it: as it is stored."""
+    """Return the application's conversation; if its hook returns None, the stored one."""
     incoming = _incoming(path)
     context = HydrationContext(
         request_id=request_id,
@@ -55,12 +53,12 @@ async def hydrated(
     if given is None:
         return path
     if not isinstance(given, list | tuple):
-        raise TypeError(f"hydrate_messages returns a list of messages or None, not {given!r}")
+        raise TypeError(f"hydrate_messages must return a list of messages or None, got {given!r}")
     return joined(to_messages(given, ids), incoming)
 
 
 def _incoming(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last messages of one role: what the user has just said, or the answer that goes on."""
+    """Return the last messages of one role: the user's new messages, or the answer to continue."""
     last = path[-1].get("role") if path else None
     found: list[dict[str, Any]] = []
     for message in reversed(path):
@@ -73,10 +71,10 @@ def _incoming(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def joined(
     chain: Sequence[dict[str, Any]], incoming: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The application's conversation, and what it does not know yet. Pure.
+    """Join the application's conversation and the messages that it does not contain yet. Pure.
 
-    Of a message that it knows, only outcomes of calls are taken over: they are newer here. Whatever has no
-    outcome anywhere is closed, so that the model can be asked.
+    If it contains a message, only outcomes of calls are taken from ours, which are newer. Calls without an
+    outcome in either are closed, as a request to the model requires.
     """
     ours = {message["id"]: message for message in incoming}
     known = {message["id"] for message in chain}

@@ -1,4 +1,4 @@
-"""The system prompt: the user's own or a careful default, and what the turn can really do."""
+"""The system prompt: the user's or a careful default, followed by the capabilities of the turn."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _TITLE = "Capabilities in this turn"
 
 
 def with_capabilities(system: str, tool_names: Sequence[str], more: Sequence[str] = ()) -> str:
-    """The prompt, followed by what the model can use in this turn. Once: a prompt that has it is kept."""
+    """Append the capabilities of this turn to the prompt. Idempotent."""
     if _TITLE in system:
         return system
     if tool_names:
         able = f"You can call these tools, and no others: {', '.join(sorted(tool_names))}."
     else:
-        able = "You have no tools in this turn: you can answer, and nothing else."
+        able = "You have no tools in this turn: you can only answer."
     lines = [
         f"{_TITLE}:",
         f"- {able}",
-        "- The conversation is kept, also across restarts; an answer that was interrupted may be continued.",
+        "- The conversation is stored and survives restarts; an interrupted answer may be continued.",
         *(f"- {line}" for line in more),
         "- Do not claim abilities that are not listed here.",
     ]

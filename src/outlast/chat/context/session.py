@@ -1,4 +1,4 @@
-"""What the model is shown of a conversation, as `configure_session` sets it."""
+"""The settings of `configure_session`: how much of a conversation the model sees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlast.core import json
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The system prompt, and how much of the transcript goes along with it.
+    """The system prompt, and how much of the transcript is sent with it.
 
     ```python
     from outlast import Session, Think
@@ -31,26 +31,26 @@ class Session:
     def with_system_prompt(self, text: str) -> Session:
         """Use this instead of `get_system_prompt()`."""
         if not isinstance(text, str):
-            raise TypeError(f"a system prompt is a text, not {text!r}")
+            raise TypeError(f"a system prompt must be a str, got {text!r}")
         return replace(self, system_prompt=text)
 
     def with_window(self, *, messages: int | None = None, characters: int | None = None) -> Session:
-        """Show the model the last messages only: at most so many, or of so many characters in all."""
+        """Show the model only the last messages: at most this many, or this many characters in total."""
         for what, limit in (("messages", messages), ("characters", characters)):
             if limit is not None and (not isinstance(limit, int) or limit < 1):
-                raise ValueError(f"{what} is a number from 1 on, not {limit!r}")
+                raise ValueError(f"{what} must be an int of at least 1, got {limit!r}")
         return replace(self, max_messages=messages, max_characters=characters)
 
     def on_compaction(self, function: Callable[[Sequence[Message]], Any]) -> Session:
-        """How old messages become a summary: a function that returns a text, or None; may be async."""
+        """Set the function that summarises old messages: it returns a str or None, and may be async."""
         if not callable(function):
-            raise TypeError(f"a compaction is a function of messages, not {function!r}")
+            raise TypeError(f"a compaction must be a function, got {function!r}")
         return replace(self, compaction=function)
 
     def window(self, path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The end of the conversation that the model is shown. It begins with a message of the user.
+        """Return the end of the conversation that the model sees. It begins with a user's message.
 
-        The last message is always part of it, and so is the one that it answers.
+        It always contains the last message, and the one that it answers.
         """
         if self.max_messages is None and self.max_characters is None:
             return list(path)

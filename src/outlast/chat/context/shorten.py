@@ -1,7 +1,7 @@
-"""Older messages made shorter on their way to the model. What is stored stays whole.
+"""Truncates older messages for the model. Stored messages are not changed.
 
-Shapes are kept: a list stays a list and an object an object, so a model still sees what a tool
-answers, only less of it. No result is left out altogether.
+Structure is kept: a list stays a list and a dict a dict, so that a model sees what a tool returns, only less
+of it. No result is omitted altogether.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from outlast.chat.message.tool_part import tool_name
 
-WHOLE_MESSAGES = 4  # the last ones, which are never shortened
+WHOLE_MESSAGES = 4  # the last messages, which are never truncated
 MAX_OUTPUT_CHARACTERS = 500
 MAX_TEXT_CHARACTERS = 10_000
 
@@ -20,13 +20,13 @@ _LEAST_BUDGET = 40
 
 
 def shortened(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The same messages, with long tool outputs and texts cut in all but the last few."""
+    """Truncate long tool outputs and texts in all but the last few messages."""
     older = max(0, len(messages) - WHOLE_MESSAGES)
     return [*map(shortened_message, messages[:older]), *messages[older:]]
 
 
 def shortened_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message with long texts and outputs cut; itself when there are none."""
+    """Truncate long texts and outputs; returns the same object if there are none."""
     parts = message.get("parts") if isinstance(message, Mapping) else None
     if not isinstance(parts, list):
         return message
@@ -49,7 +49,7 @@ def _shortened_part(part: Any) -> Any:
 
 
 def shortened_value(value: Any, budget: int) -> Any:
-    """A JSON value cut to about this many characters of JSON; itself when it is short enough."""
+    """Truncate a JSON value to about this many characters; returns the same object if it is shorter."""
     size = _size(value)
     if size <= budget:
         return value
@@ -98,7 +98,7 @@ def _cut_object(fields: dict[str, Any], budget: int, depth: int) -> dict[str, An
 
 
 def _cut(text: str, budget: int) -> str:
-    """The beginning of a text, and how much is missing."""
+    """Return the beginning of a text, and the number of missing characters."""
     mark = f"... [truncated {len(text) - budget} chars]"
     return text[: max(0, budget - len(mark))] + mark
 
@@ -110,5 +110,5 @@ def _size(value: Any) -> int:
 
     try:
         return len(pydantic_core.to_json(value, inf_nan_mode="null").decode())
-    except (ValueError, RecursionError):  # no JSON after all
+    except (ValueError, RecursionError):  # not JSON
         return len(str(value))

@@ -1,4 +1,4 @@
-"""What the model is shown of the conversation: as parts shorten it, and as `configure_session` limits it."""
+"""The model's view of a conversation, as parts and `configure_session` limit it."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class ModelView(Part):
         overflow = agent.context_overflow
         if session.compaction is None and (overflow.reactive or overflow.proactive is not None):
             logger.warning(
-                "%s: context_overflow is on, but no compaction is set: a conversation that is too long"
-                " ends with an error. Set one in configure_session: session.on_compaction(…)",
+                "%s: context_overflow is set, but there is no compaction function: a conversation that is"
+                " too long will end with an error. Set one in configure_session: session.on_compaction(…)",
                 self.activation.address,
             )
         self.session = session
         self._compactions.function = session.compaction
 
     def window(self, path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return what the model is shown of this path."""
+        """Return the part of this path that the model sees."""
         for shown in self.parts.overriding("shown"):
             part = cast(Part, shown.__self__)
             try:
@@ -57,7 +57,7 @@ class ModelView(Part):
     def to_model(
         self, window: Sequence[dict[str, Any]], instructions: str, outputs: Outputs
     ) -> list[ModelMessage]:
-        """Return messages as a model takes them, with `outputs` in place of what tools returned."""
+        """Convert messages for the model, with `outputs` in place of the results of tools."""
         cache = self._cache
         return to_model_messages(
             window, instructions=instructions, cache=cache, shorten=True, outputs=outputs

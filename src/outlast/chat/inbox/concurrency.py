@@ -1,4 +1,4 @@
-"""What becomes of messages that arrive while others are waiting or being answered. Pure."""
+"""Policies for messages that arrive while others are waiting or being answered. Pure."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _DEBOUNCE = "debounce:"
 
 
 def policy_of(concurrency: Concurrency) -> str:
-    """The policy as it is stored with an entry."""
+    """Return the policy as it is stored with an entry."""
     if isinstance(concurrency, Debounce):
         return f"{_DEBOUNCE}{round(seconds(concurrency.seconds) * 1000)}"
     if concurrency == "debounce":
         return policy_of(Debounce())
     if concurrency not in _POLICIES:
         raise ValueError(
-            f"message_concurrency is one of {', '.join(_POLICIES)}, or a Debounce, not {concurrency!r}"
+            f"message_concurrency must be one of {', '.join(_POLICIES)}, or a Debounce, got {concurrency!r}"
         )
     return concurrency
 
 
 def is_superseded(entry: EntryRow, behind: Sequence[EntryRow]) -> bool:
-    """True when a later message stands for this one too: it is stored, but gets no answer of its own."""
+    """Return whether a later message replaces this one: it is stored, but gets no answer of its own."""
     return entry.policy != "queue" and any(other.policy != "queue" for other in behind)
 
 
 def quiet_for(entry: EntryRow, now: int) -> int:
-    """How many milliseconds an entry still waits for more. A clock that was set back adds none."""
+    """Return how many milliseconds an entry still waits for more. A clock set back does not add any."""
     if not entry.policy.startswith(_DEBOUNCE):
         return 0
     window = int(entry.policy.removeprefix(_DEBOUNCE))

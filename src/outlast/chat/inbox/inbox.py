@@ -1,4 +1,4 @@
-"""The inbox: everything that the agent was asked, in order, accepted durably before anybody is told."""
+"""The entries of an agent's inbox, and every change of an entry."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from outlast.core.errors import CommitRefused, SubmissionConflict
 from outlast.store.operations import Query
 
 Compose = Callable[[list[Message]], Any]  # the conversation in, messages out; may be async
-COMPOSED = "composed"  # the option of an entry whose messages a function makes
+COMPOSED = "composed"  # the option of an entry whose messages a function creates
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something that the agent is asked; not accepted yet."""
+    """A request to the agent, not accepted yet."""
 
     kind: Kind
     origin: str
@@ -37,12 +37,12 @@ class Request:
     options: dict[str, Any] | None = None
     metadata: Any = None
     target: str | None = None
-    cancelled: str | None = None  # why, if it is so from the start
-    compose: Compose | None = None  # makes the messages when the turn begins
+    cancelled: str | None = None  # the reason, if it is cancelled from the start
+    compose: Compose | None = None  # creates the messages when the turn begins
 
 
 class Inbox(Part):
-    """The entries of one agent. Those that have not ended are in memory, too."""
+    """The entries of one agent. Open entries are in memory, too."""
 
     first_reads = (rows.LAST_SEQ, rows.OPEN, rows.LAST_ENDED)
 
@@ -51,14 +51,14 @@ class Inbox(Part):
         known = batteries(type(parts.agent))
         self.origins = Origins(origin for battery in known for origin in battery.origins)
         self._last_seq = 0
-        self.loaded_seq = 0  # of what was accepted last before this activation
+        self.loaded_seq = 0  # of the last entry accepted before this activation
         self._last_ended = 0
         self.last_failed: str | None = None  # the request that ended last, if it failed
         self._open: dict[int, EntryRow] = {}  # in the order of seq
-        self._accepting: set[asyncio.Future[None]] = set()  # of what is not durable yet
+        self._accepting: set[asyncio.Future[None]] = set()  # of entries that are not durable yet
 
     async def load(self) -> None:
-        """Read what is open, once per activation."""
+        """Read the open entries, once per activation."""
         fetch = self.activation.fetch
         found = await fetch(rows.LAST_SEQ, self.address)
         self._last_seq = self.loaded_seq = found[0][0] if found else 0
@@ -66,7 +66,7 @@ class Inbox(Part):
             if isinstance(values[0], int):
                 self._open[values[0]] = entry_of(values)
             else:
-                what, error = f"the request {values[1]}", f"its place is {values[0]!r}"
+                what, error = f"the request {values[1]}", f"its seq is {values[0]!r}"
                 self.activation.events.emit(events.StoredDamaged, self.address, what, error)
         if found:
             for id, seq, outcome in await fetch(rows.LAST_ENDED, self.address):
@@ -75,57 +75,57 @@ class Inbox(Part):
 
     @property
     def open(self) -> list[EntryRow]:
-        """What has not ended, in order."""
+        """The entries that have not ended, in order."""
         return list(self._open.values())
 
     @property
     def last_seq(self) -> int:
-        """Of what was accepted last."""
+        """The seq of the last accepted entry."""
         return self._last_seq
 
     @property
     def is_busy(self) -> bool:
-        """True while anything is open, or about to be."""
+        """True while an entry is open, or being accepted."""
         return bool(self._open or self._accepting)
 
     def first(self) -> EntryRow | None:
-        """What is to be seen to next."""
+        """Return the next entry to handle, or None."""
         return self._open[min(self._open)] if self._open else None
 
-    async def accepted_so_far(self) -> None:
-        """Wait for everything that is being accepted right now."""
+    async def wait_for_accepting(self) -> None:
+        """Wait for the entries that are being accepted now."""
         if self._accepting:
             await asyncio.wait(set(self._accepting))
 
     async def accept(
-        self, request: Request, made: Callable[[EntryRow], None] | None = None
+        self, request: Request, on_new: Callable[[EntryRow], None] | None = None
     ) -> tuple[EntryRow, bool]:
-        """Store a request. False with the entry that has its id or key, if there is one already.
+        """Store a request. Returns an existing entry with its id or key and False instead, if there is one.
 
-        The entry is durable when this returns; inside `commit()`, when the block ends. `made` is told of
-        a new one before it is.
+        The entry is durable when this returns; inside `commit()`, when the block ends. `on_new` is called
+        with a new entry before it is durable.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._accepting.add(done)
         try:
-            return await self._accept(request, made)
+            return await self._accept(request, on_new)
         finally:
             self._accepting.discard(done)
             done.set_result(None)
 
     async def _accept(
-        self, request: Request, made: Callable[[EntryRow], None] | None
+        self, request: Request, on_new: Callable[[EntryRow], None] | None
     ) -> tuple[EntryRow, bool]:
         key = request.key
         if key is None and request.id is None:
             key = self.derived_key(request)
-        texts = _texts(request)  # now: the caller may change what it has handed in
+        texts = _texts(request)  # at once: the caller may modify the request later
         existing = self._admitted_here(request.id, key) or await self.existing(request.id, key)
         if existing is not None:
             return existing, False
         entry = self._entry(replace(request, key=key), texts)
-        if made is not None:
-            made(entry)
+        if on_new is not None:
+            on_new(entry)
         commit = self.commits.current_or_new()
         if isinstance(commit, Block):
             commit.view(self, list[EntryRow]).append(entry)
@@ -140,16 +140,16 @@ class Inbox(Part):
         return entry, True
 
     def derived_key(self, request: Request) -> str | None:
-        """What this is recognised by if the work around it runs again; None: nothing does."""
+        """Return a key that is the same if the surrounding durable work runs again; None outside of such."""
         origin = current_origin()
         if origin is None:
             return None
         messages = [_without_id(each) for each in request.messages or ()]
-        said = json.encode([messages, request.target, request.options or {}], "messages")
-        return origin.key(self.address, "turn", request.kind, said, self.commits.current())
+        content = json.encode([messages, request.target, request.options or {}], "messages")
+        return origin.key(self.address, "turn", request.kind, content, self.commits.current())
 
     def entry(self, request: Request) -> EntryRow:
-        """The next entry, which is to be added in a commit."""
+        """Return a new entry, for `add`."""
         return self._entry(request, _texts(request))
 
     def _entry(self, request: Request, texts: tuple[str | None, str, str | None]) -> EntryRow:
@@ -184,7 +184,7 @@ class Inbox(Part):
         self.parts.join("accepted", commit, entry)
 
     def write_ended(self, commit: Commit, entry: EntryRow) -> None:
-        """Store the row of work that is done with this commit: it is there for its key, and never open."""
+        """Store an entry that ends in the same commit: it records its key, and is never open."""
         self._write(commit, entry)
         now = self.activation.clock.now()
         commit.write((rows.END, (self.address, entry.seq, "completed", None, None, now, None)))
@@ -204,7 +204,7 @@ class Inbox(Part):
             emit(events.MessageRequest, self.address, entry.id)
 
     def _admitted_here(self, id: str | None, key: str | None) -> EntryRow | None:
-        """The entry with this id or key that the open commit() block has admitted."""
+        """Return the entry with this id or key that the open commit() block accepted, or None."""
         block = self.commits.current()
         entries = [] if block is None else block.view(self, list[EntryRow])
         by_id = next((each for each in entries if id is not None and each.id == id), None)
@@ -212,7 +212,7 @@ class Inbox(Part):
         return self._same(by_id, by_key, id, key)
 
     async def existing(self, id: str | None, key: str | None) -> EntryRow | None:
-        """The entry with this id or key."""
+        """Return the entry with this id or key, or None."""
         by_id = await self.get(id) if id is not None else None
         by_key = await self._fetch_one(rows.BY_KEY, key) if key is not None else None
         return self._same(by_id, by_key, id, key)
@@ -231,12 +231,12 @@ class Inbox(Part):
             )
         return by_id or by_key
 
-    # --- on their way ----------------------------------------------------------------------------
+    # --- transitions -----------------------------------------------------------------------------
 
     def claim(
         self, commit: Commit, entry: EntryRow, under: str | None, message_id: str
     ) -> EntryRow:
-        """Begin the turn of an entry. Returns the entry as it is then."""
+        """Begin the turn of an entry. Returns the changed entry."""
         now = self.activation.clock.now()
         running = replace(
             entry,
@@ -248,29 +248,29 @@ class Inbox(Part):
             started_at=now,
         )
         commit.write((rows.CLAIM, (self.address, entry.seq, under, message_id, now)))
-        return self._becoming(commit, running)
+        return self._replace_on_commit(commit, running)
 
     def retry(self, commit: Commit, entry: EntryRow) -> EntryRow:
         """Begin another attempt at the turn of an entry."""
         commit.write((rows.RESUME, (self.address, entry.seq)))
-        return self._becoming(commit, replace(entry, attempt=entry.attempt + 1))
+        return self._replace_on_commit(commit, replace(entry, attempt=entry.attempt + 1))
 
     def put_back(self, commit: Commit, entry: EntryRow) -> EntryRow:
         """Take back a claim; the messages of the entry stay applied."""
         commit.write((rows.PUT_BACK, (self.address, entry.seq)))
         target = entry.message_id if entry.kind == "continue" else entry.target
         waiting = replace(entry, state="accepted", target=target, message_id=None, started_at=None)
-        return self._becoming(commit, waiting)
+        return self._replace_on_commit(commit, waiting)
 
     def move_on(
         self, commit: Commit, entry: EntryRow, under: str | None, message_id: str
     ) -> EntryRow:
         """Continue the turn of an entry in another message, or under another one."""
         commit.write((rows.MOVE_ON, (self.address, entry.seq, under, message_id)))
-        return self._becoming(commit, replace(entry, target=under, message_id=message_id))
+        return self._replace_on_commit(commit, replace(entry, target=under, message_id=message_id))
 
-    def _becoming(self, commit: Commit, entry: EntryRow) -> EntryRow:
-        """The row changes with the commit; a cancellation that came meanwhile is kept."""
+    def _replace_on_commit(self, commit: Commit, entry: EntryRow) -> EntryRow:
+        """Replace the entry in memory once the commit is durable, keeping a newer cancellation."""
 
         def changed() -> None:
             current = self._open.get(entry.seq)
@@ -289,7 +289,7 @@ class Inbox(Part):
         message_id: str | None,
         detail: str | None = None,
     ) -> EntryRow:
-        """End an entry. Only `turn.settle` calls this. Returns the entry as it is then."""
+        """End an entry. Only `turn.settle` calls this. Returns the ended entry."""
         now = self.activation.clock.now()
         values = (self.address, entry.seq, outcome, error, message_id, now, detail)
         commit.write((rows.END, values))
@@ -307,18 +307,18 @@ class Inbox(Part):
         return ended
 
     def ended(self, entry: EntryRow) -> None:
-        """An entry is not open any more."""
+        """Remove an ended entry from memory."""
         self._open.pop(entry.seq, None)
         if entry.seq >= self._last_ended and entry.outcome is not None:
             self._last_ended = entry.seq
             self.last_failed = entry.id if entry.outcome in ("error", "interrupted") else None
 
     def up_to(self, seq: int) -> list[EntryRow]:
-        """What is open, as far as it was admitted before this."""
+        """Return the open entries with at most this seq."""
         return [entry for entry in self._open.values() if entry.seq <= seq]
 
     def cancel(self, commit: Commit, entry: EntryRow, reason: str) -> None:
-        """Record that an entry is to be stopped."""
+        """Record the cancellation of an entry."""
 
         def cancelled() -> None:
             if entry.seq in self._open:
@@ -329,21 +329,21 @@ class Inbox(Part):
         commit.then(cancelled)
 
     def current(self, entry: EntryRow) -> EntryRow | None:
-        """The same entry as it is now; None: it has ended."""
+        """Return the current state of an entry, or None if it has ended."""
         return self._open.get(entry.seq)
 
     def expire(self, commit: Commit, now: int) -> None:
-        forget = rows.forgetting(self.origins.listed)
+        forget = rows.expiry(self.origins.listed)
         commit.write((forget, (self.address, now - rows.KEEP_ENTRIES)))
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
-    def open_one(self, id: str) -> EntryRow | None:
-        """The entry with this id, if it has not ended."""
+    def find_open(self, id: str) -> EntryRow | None:
+        """Return the open entry with this id, or None."""
         return next((entry for entry in self._open.values() if entry.id == id), None)
 
     async def get(self, id: str) -> EntryRow | None:
-        return self.open_one(id) or await self._fetch_one(rows.BY_ID, id)
+        return self.find_open(id) or await self._fetch_one(rows.BY_ID, id)
 
     async def fetch(self, query: Query, *arguments: Any) -> list[EntryRow]:
         found = await self.activation.store.fetch(query, self.address, *arguments)
@@ -355,7 +355,7 @@ class Inbox(Part):
 
 
 def entry_of(values: Sequence[Any]) -> EntryRow:
-    """A row as it was stored; moments and counts that are damaged are not known."""
+    """Return a stored row; damaged times and counts are replaced by 0 or None."""
     entry = EntryRow(*values)
     numbers = (entry.attempt, entry.accepted_at, entry.started_at or 0, entry.ended_at or 0)
     if all(isinstance(number, int) for number in numbers):
@@ -372,7 +372,7 @@ def entry_of(values: Sequence[Any]) -> EntryRow:
 
 
 def _texts(request: Request) -> tuple[str | None, str, str | None]:
-    """Messages, options and metadata, as they are stored."""
+    """Return messages, options and metadata as JSON."""
     messages, metadata = request.messages, request.metadata
     return (
         None if messages is None else json.encode(messages, "messages"),
@@ -382,5 +382,5 @@ def _texts(request: Request) -> tuple[str | None, str, str | None]:
 
 
 def _without_id(message: dict[str, Any]) -> dict[str, Any]:
-    """What is said, and not the id that it was given in this run."""
+    """Return the message without its id, which differs from run to run."""
     return {name: value for name, value in message.items() if name != "id"}

@@ -1,4 +1,4 @@
-"""The origins of requests: where they come from, and how each is treated. Data; batteries add their own."""
+"""The origins of requests, as data: how each is treated. Batteries add their own."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ORIGINS = (
     InboxOrigin(name=SUBMISSION, is_listed=True, keeps_messages=False),
     InboxOrigin(name=AUTO, goes_first=True, is_held=False),
 )
-_UNKNOWN = InboxOrigin(name="unknown")  # of a battery that is gone
+_UNKNOWN = InboxOrigin(name="unknown")  # of a battery that is no longer installed
 
 
 class Origins:
-    """Those of one class of agents."""
+    """The origins of one agent class."""
 
     def __init__(self, more: Iterable[InboxOrigin] = ()) -> None:
         known: dict[str, InboxOrigin] = {}
@@ -36,5 +36,5 @@ class Origins:
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """The names of those whose entries are kept until they are deleted."""
+        """The names of the origins whose entries are kept until they are deleted."""
         return tuple(origin.name for origin in self._known.values() if origin.is_listed)

@@ -1,24 +1,24 @@
 """The inbox table: its rows, and every statement about it.
 
-One row is the record of something that the agent was asked, and of the turn that answers it.
+One row is the record of one request to the agent, and of the turn that answers it.
 
 | column | meaning |
 | --- | --- |
 | `seq` | the order in which entries were accepted; turns run in it |
 | `id` | the request id: of the entry, of its turn and of its stream |
 | `kind` | `message`, `regenerate` (another answer), `continue` (the last one), `add` (messages, no turn) |
-| `origin` | through which door it came: `chat`, `save`, `submission`, … |
-| `policy` | what becomes of it when others wait too: `queue`, `latest`, `merge` or `debounce:<ms>` |
-| `key` | the dedupe key: a second entry with it is the first one |
+| `origin` | the source of the request: `chat`, `save`, `submission`, … |
+| `policy` | how it is handled when others wait: `queue`, `latest`, `merge` or `debounce:<ms>` |
+| `key` | the idempotency key: a second request with it joins the first |
 | `state` | `accepted`, `running` (claimed and applied), `ended` |
 | `outcome` | how it ended: `completed`, `error`, `aborted`, `skipped`, `interrupted` |
-| `error` | the text that clients and callers get, if it failed |
-| `detail` | the original error, for operators only; null if `error` says it all |
-| `messages` | what is to be applied, JSON; null once it stands in the transcript |
-| `options` | what came along with the request, JSON |
-| `target` | the message that the answer is stored under (`regenerate`), or that goes on (`continue`) |
+| `error` | the message for clients and callers, if it failed |
+| `detail` | the original error, for operators only; null if it is the same as `error` |
+| `messages` | the messages to apply, JSON; null once they are in the transcript |
+| `options` | the options of the request, JSON |
+| `target` | the message that the answer is stored under (`regenerate`), or that is continued (`continue`) |
 | `message_id` | the answer |
-| `cancelled` | why, once somebody has asked for it |
+| `cancelled` | the reason, once it is cancelled |
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from outlast.store.operations import BulkStatement, Query, Statement
 
 Kind = Literal["message", "regenerate", "continue", "add"]
 State = Literal["accepted", "running", "ended"]
-KEEP_STREAMS = 10 * 60 * 1000  # milliseconds after the end: what a turn has streamed and called
+KEEP_STREAMS = 10 * 60 * 1000  # milliseconds after the end: the chunks and calls of a turn
 KEEP_ENTRIES = 30 * 24 * 3600 * 1000  # the entry itself, and its keys
 
 Outcome = Literal["completed", "error", "aborted", "skipped", "interrupted"]
@@ -85,7 +85,7 @@ ACCEPT = Statement.same(
     expect=True,
 )
 
-# Applied in the same commit: the messages stand in the transcript from here on.
+# The same commit adds the messages to the transcript.
 CLAIM = Statement.same(
     "inbox claim",
     "agent text, seq bigint, target text, message_id text, started_at bigint",
@@ -98,7 +98,7 @@ CLAIM = Statement.same(
     expect=True,
 )
 
-# Nothing was said: the next process claims it anew. What an answer goes on with is its target again.
+# Nothing was streamed: the next process claims it again. A continued message is its target again.
 PUT_BACK = Statement.same(
     "inbox put back",
     "agent text, seq bigint",
@@ -111,7 +111,7 @@ PUT_BACK = Statement.same(
     expect=True,
 )
 
-# What was said is a message of its own, and another one goes on under it.
+# The partial answer becomes a message of its own, and another continues under it.
 MOVE_ON = Statement.same(
     "inbox move on",
     "agent text, seq bigint, target text, message_id text",
@@ -145,7 +145,7 @@ CANCEL = Statement.same(
     key=2,
 )
 
-# The one way from open to ended; whoever comes second is refused, with all that it wanted to write.
+# The only transition from open to ended; a second one is refused with its whole commit.
 END = Statement.same(
     "inbox end",
     "agent text, seq bigint, outcome text, error text, message_id text, ended_at bigint,"
@@ -166,8 +166,8 @@ NEXT_TO_EXPIRE = Query.same(
 
 
 @lru_cache(maxsize=64)
-def forgetting(listed: tuple[str, ...]) -> BulkStatement:
-    """Entries that ended before a time; those of listed origins stay until they are deleted."""
+def expiry(listed: tuple[str, ...]) -> BulkStatement:
+    """Delete entries that ended before a time, except those of listed origins."""
     names = ", ".join(f"'{name}'" for name in listed)
     return BulkStatement.same(
         "inbox forget",
@@ -175,7 +175,7 @@ def forgetting(listed: tuple[str, ...]) -> BulkStatement:
     )
 
 
-# A damaged file may hold a text where a number belongs, on SQLite: those come last.
+# In a damaged SQLite file, a text may be in the place of a number: such rows come last.
 LAST_SEQ = Query(
     "SELECT seq FROM inbox WHERE agent = ? AND typeof(seq) = 'integer' ORDER BY seq DESC LIMIT 1",
     "SELECT seq FROM inbox WHERE agent = $1 ORDER BY seq DESC LIMIT 1",
@@ -198,7 +198,7 @@ BY_KEY = Query.same(f"SELECT {_COLUMNS} FROM inbox WHERE agent = ? AND key = ?")
 
 
 def listing(outcomes: int, *, pending: bool, running: bool) -> Query:
-    """Submissions, newest first; all if none are asked for. Arguments: agent, the outcomes, limit."""
+    """Return the query for submissions, newest first. Arguments: agent, outcomes, limit."""
     conditions = []
     if outcomes:
         conditions.append(f"outcome IN ({', '.join('?' * outcomes)})")
@@ -215,7 +215,7 @@ def listing(outcomes: int, *, pending: bool, running: bool) -> Query:
 
 
 def deletion(outcomes: int, before: bool) -> BulkStatement:
-    """Ended submissions, oldest first. Arguments: agent, outcomes, before if asked for, limit."""
+    """Delete ended submissions, oldest first. Arguments: agent, outcomes, before if any, limit."""
     condition = (
         f"agent = ? AND origin = 'submission' AND ended_at IS NOT NULL"
         f" AND outcome IN ({', '.join('?' * outcomes)})"

@@ -1,10 +1,10 @@
-"""UI messages and chunks as values. Pure: no I/O, no clock, and nothing of the agent.
+"""UI messages and chunks as values. Pure: no I/O, no clock, no agent.
 
-* `incoming`: what an application may hand in as messages; `results`: what callers get.
+* `incoming`: validation of messages from applications; `results`: the values that callers receive.
 * `encoder`, `open_parts`, `chunk_json`: model events become chunks of the AI SDK's UI message stream.
 * `reducer`, `tool_part`: chunks become a message, live, in a replay and after a crash alike.
-* `partial`: what an interrupted turn had said, folded from its chunks; `rebuild`: a message as chunks.
-* `repair`: stored messages that no provider would take; `content`: large values that clients fetch.
+* `partial`: the answer of an interrupted turn, folded from its chunks; `rebuild`: a message as chunks.
+* `repair`: stored messages that providers would reject; `content`: large values that clients fetch.
 
 Start with `reducer`. May import `core` only.
 """

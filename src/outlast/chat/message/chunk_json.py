@@ -1,4 +1,4 @@
-"""Chunks as JSON text, and what of them is ours: the details that a browser has no use for."""
+"""Chunks as JSON, and our own metadata in them, which browsers do not need."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from outlast.core import json
 
 METADATA_KEY = "outlast"
-"""Whose fields of `providerMetadata` are ours."""
+"""The key of our fields in `providerMetadata`."""
 FOR_CLIENT = "for_client"
-"""The field of a call that the client runs once somebody has approved it."""
+"""The field of a call that the client runs once it is approved."""
 
 
 def encoded(chunk: dict[str, Any]) -> str:
-    """A chunk's JSON text. What JSON lacks becomes what comes nearest: a model a dict, bytes base64."""
+    """Return the JSON of a chunk. Other values are converted: models to dicts, bytes to base64."""
     try:
         return json.encode(chunk, "chunk")
     except TypeError:
@@ -22,7 +22,7 @@ def encoded(chunk: dict[str, Any]) -> str:
 
 
 def plain_object(value: object) -> dict[str, Any] | None:
-    """A tool's input as a plain object: a dict, or the text of one; None when it is neither."""
+    """Return a tool's input as a dict, given a dict or its JSON; None if it is neither."""
     if isinstance(value, str):
         try:
             value = json.decode(value)
@@ -38,11 +38,11 @@ def _plain(value: object) -> Any:
         text = pydantic_core.to_json(value, inf_nan_mode="null", bytes_mode="base64", fallback=str)
         return json.decode(text.decode())
     except (ValueError, UnicodeEncodeError, RecursionError) as error:
-        raise TypeError(f"this cannot be JSON: {error}") from error
+        raise TypeError(f"the value cannot be encoded as JSON: {error}") from error
 
 
-def known(source: object, names: tuple[str, ...]) -> dict[str, Any]:
-    """The attributes of these names that are set."""
+def present_attributes(source: object, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the attributes with these names that are not None."""
     found = {}
     for name in names:
         value = getattr(source, name, None)
@@ -52,7 +52,7 @@ def known(source: object, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def metadata_of(details: Mapping[str, Any]) -> dict[str, Any]:
-    """`providerMetadata` with our details, or nothing. A detail that cannot be JSON is left out."""
+    """Return `providerMetadata` with our details, or an empty dict. Details that are not JSON are omitted."""
     kept: dict[str, Any] = {}
     for name, value in details.items():
         if type(value) is str:

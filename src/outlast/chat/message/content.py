@@ -1,7 +1,7 @@
-"""Large values of a message that clients fetch by themselves: outputs of tools, and files. Pure.
+"""Large values of a message that clients fetch separately: outputs of tools, and files. Pure.
 
-A client is sent the URL of such a value in its place. The URL ends with the message's id and the key of the
-value, so the value can be found again, also when a client sends the URL back.
+Clients receive a URL in place of such a value. The URL ends with the message's id and the key of the value,
+so that the value can be found again, even if a client sends the URL back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from outlast.chat.message.tool_part import tool_name
 from outlast.core import json
 
 REFERENCE = "outlast-reference"
-PREVIEW = 2000  # characters of a large output that a client is sent
+PREVIEW = 2000  # characters of a large output that a client receives
 
 _URL = re.compile(r"/chat/content/([^/?#]+)/([^/?#]+)(?:\?[^#]*)?\Z")
 
@@ -24,12 +24,12 @@ Find = Callable[[str], Mapping[str, Any] | None]  # a message by its id
 
 
 def url_of(base: str, message_id: str, key: str) -> str:
-    """Where a value is fetched; `base` is the path of its agent."""
+    """Return the URL of a value; `base` is the path of its agent."""
     return f"{base}/chat/content/{quote(message_id, safe='')}/{quote(key, safe='')}"
 
 
 def reference(url: str, text: str) -> dict[str, Any]:
-    """What stands in the place of a large output, whose JSON is `text`."""
+    """Return the placeholder of a large output, whose JSON is `text`."""
     about = {"size": len(text), "mediaType": "application/json", "preview": text[:PREVIEW]}
     return {"type": REFERENCE, "url": url, **about}
 
@@ -47,7 +47,7 @@ def is_large_file(part: Mapping[str, Any], inline: int) -> bool:
 def referenced(
     message: Mapping[str, Any], base: str, inline: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """The message with URLs in the place of large values, and the keys of these."""
+    """Return the message with URLs in place of large values, and the keys of those values."""
     keys: list[str] = []
     parts = [_part(part, message["id"], base, inline, keys) for part in message["parts"]]
     return {**message, "parts": parts}, keys
@@ -70,7 +70,7 @@ def _part(part: Any, message_id: str, base: str, inline: int, keys: list[str]) -
 
 
 def value_of(message: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
-    """The part that holds the value with this key; None: there is none."""
+    """Return the part that contains the value with this key, or None."""
     for part in message["parts"]:
         if not isinstance(part, Mapping):
             continue
@@ -83,7 +83,7 @@ def value_of(message: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
 
 
 def restored(message: dict[str, Any], find: Find) -> dict[str, Any]:
-    """A message of a client, with the files themselves where it sends the URLs that it was sent."""
+    """Return a client's message with our URLs replaced by the files that they refer to."""
     parts = [_restored(part, find) for part in message["parts"]]
     is_same = all(new is old for new, old in zip(parts, message["parts"], strict=True))
     return message if is_same else {**message, "parts": parts}

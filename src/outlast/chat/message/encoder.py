@@ -1,13 +1,12 @@
-"""What a model streams, as chunks of the AI SDK's UI message stream.
+"""Encodes a model's stream as chunks of the AI SDK's UI message stream.
 
-A chunk is JSON text and is encoded once: the same text goes to the store and to every browser. Ids
-are made of the step's number and the part's place in it, so a replay after a crash names the same
-parts as the first time did. What a browser has no use for, but the next request needs (signatures,
-provider ids and details), travels in `providerMetadata` under the key `outlast`;
-`outlast.chat.context.history` reads it back.
+A chunk is JSON and is encoded once: the same text goes to the store and to every browser. Ids consist of the
+step's number and the part's place in it, so a replay after a crash uses the same ids. Details that the next
+request needs but browsers do not (signatures, provider ids) travel in `providerMetadata` under the key
+`outlast`; `outlast.chat.context.history` reads them back.
 
-Events are told apart by the kinds they carry, not by their classes: nothing here loads Pydantic AI,
-and parts and events that do not exist yet are skipped.
+Events are distinguished by their kind fields, not by their classes: this module does not import Pydantic AI,
+and skips unknown parts and events.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from outlast.chat.message.chunk_json import FOR_CLIENT, encoded, known, metadata_of
+from outlast.chat.message.chunk_json import FOR_CLIENT, encoded, metadata_of, present_attributes
 from outlast.chat.message.open_parts import (
-    GrowingCall,
-    GrowingPart,
-    GrowingText,
-    MadeFile,
     MoreText,
+    OpenCall,
+    OpenFile,
+    OpenPart,
+    OpenText,
 )
 from outlast.core import json
 
@@ -75,16 +74,16 @@ class Encoder:
     def __init__(self, *, send_reasoning: bool = True) -> None:
         self._send_reasoning = send_reasoning
         self._step = "0"
-        self._left: str | None = None  # the text that an earlier attempt has left open
-        self._open: dict[int, GrowingPart] = {}
-        self._ended: dict[int, GrowingPart] = {}
-        self._slots = 0  # model parts that this step has shown so far
+        self._left: str | None = None  # the id of a text that an earlier attempt left open
+        self._open: dict[int, OpenPart] = {}
+        self._ended: dict[int, OpenPart] = {}
+        self._slots = 0  # model parts of this step shown so far
         self._call_slots: dict[str, int] = {}
 
     # --- the message and its steps ---------------------------------------------------------------
 
     def start(self, message_id: str | None = None, metadata: object = None) -> str:
-        """The first chunk. A continuation has no `message_id`: it goes on with the last message."""
+        """Return the first chunk. Without a `message_id`, it continues the last message."""
         chunk: dict[str, object] = {"type": "start"}
         if message_id is not None:
             chunk["messageId"] = message_id
@@ -93,30 +92,30 @@ class Encoder:
         return encoded(chunk)
 
     def start_step(self, step: int) -> str:
-        """A request to the model begins; `step` makes the ids of its parts and must not repeat."""
+        """Begin a request to the model; `step` is part of the ids of its parts, and must be unique."""
         self._step = str(step)
         self._forget()
         return '{"type":"start-step"}'
 
     def resume_step(self, label: str, open_text: str | None, slots: int) -> None:
-        """Go on in a step that an earlier attempt began, with the text that it left open if there is one.
+        """Continue a step of an earlier attempt, and the text that it left open, if any.
 
-        The label makes the ids of the parts that are new; `slots` model parts were shown already.
+        The label is part of the ids of new parts; `slots` model parts were shown already.
         """
         self._forget()
         self._step, self._left, self._slots = label, open_text, slots
 
     def resume_parts(self, label: str, shown: Sequence[tuple[str, str, bool]]) -> None:
-        """Go on with these parts of an answer, each by its place: kind, id, and if it is open."""
+        """Continue an answer with these parts, by place: kind, id, and whether it is open."""
         self._forget()
         self._step, self._slots = label, len(shown)
         for index, (kind, part_id, is_open) in enumerate(shown):
-            part = GrowingText(kind, part_id, index)
+            part = OpenText(kind, part_id, index)
             (self._open if is_open else self._ended)[index] = part
 
     def end_response(self) -> list[str]:
-        """The model's stream is complete: ends what is open. Call it before any tool runs."""
-        chunks = self._left_alone()
+        """End the open parts of a complete model stream. Call this before any tool runs."""
+        chunks = self._end_left()
         chunks += [chunk for part in self._open.values() for chunk in part.end(None)]
         self._ended.update(self._open)
         self._open.clear()
@@ -125,9 +124,9 @@ class Encoder:
     def finish_step(
         self, response: object = None, usage: Mapping[str, Any] | None = None
     ) -> list[str]:
-        """The step is over, tools included; `response` is the model's, whose origin is noted."""
+        """End the step, after its tools; the metadata records the origin of `response`."""
         chunks = self.end_response()
-        origin = known(response, _RESPONSE_FIELDS)
+        origin = present_attributes(response, _RESPONSE_FIELDS)
         if usage:
             origin["usage"] = dict(usage)
         chunks.append(encoded({"type": "finish-step", **metadata_of(origin)}))
@@ -137,7 +136,7 @@ class Encoder:
     def finish(
         self, finish_reason: str | None = None, usage: object = None, metadata: object = None
     ) -> str:
-        """The message is complete. `usage` is Pydantic AI's, or a dict as it shall be shown."""
+        """End the message. `usage` is Pydantic AI's, or a dict to show as it is."""
         chunk: dict[str, object] = {"type": "finish"}
         if finish_reason is not None:
             chunk["finishReason"] = _FINISH_REASONS.get(finish_reason, "other")
@@ -149,13 +148,13 @@ class Encoder:
         return encoded(chunk)
 
     def metadata(self, metadata: object) -> str:
-        """Merged into the message's metadata."""
+        """Merge into the message's metadata."""
         return encoded({"type": "message-metadata", "messageMetadata": metadata})
 
     def data(
         self, name: str, data: object, *, data_id: str | None = None, transient: bool = False
     ) -> str:
-        """A part of the application's own; a transient one is shown and not stored."""
+        """Return a data part of the application; a transient one is shown but not stored."""
         chunk: dict[str, object] = {"type": f"data-{name}"}
         if data_id is not None:
             chunk["id"] = data_id
@@ -171,8 +170,8 @@ class Encoder:
         return encoded({"type": "abort"} if reason is None else {"type": "abort", "reason": reason})
 
     def close(self) -> list[str]:
-        """Ends what a stream that broke off left open: half a call becomes a failed one."""
-        chunks = self._left_alone()
+        """End the open parts of an interrupted stream: an incomplete call becomes a failed one."""
+        chunks = self._end_left()
         chunks += [chunk for part in self._open.values() for chunk in part.broken()]
         self._forget()
         return chunks
@@ -180,12 +179,12 @@ class Encoder:
     # --- tools -----------------------------------------------------------------------------------
 
     def tool_output(self, call_id: str, output: object, *, preliminary: bool = False) -> str:
-        """What a tool returned; a `TypeError` when that can in no way be JSON."""
+        """Return the output of a tool. Raises `TypeError` if it cannot be encoded as JSON."""
         chunk = {"type": "tool-output-available", "toolCallId": call_id, "output": output}
         return encoded({**chunk, "preliminary": True} if preliminary else chunk)
 
     def tool_output_text(self, call_id: str, output: str) -> str:
-        """The same, of an output that is JSON text already."""
+        """Return the output of a tool, given as JSON."""
         return f'{{"type":"tool-output-available","toolCallId":{json.encode(call_id)},"output":{output}}}'
 
     def tool_error(
@@ -198,10 +197,10 @@ class Encoder:
         for_model: bool = False,
         mark: str | None = None,
     ) -> str:
-        """The call failed; "retried" when the model was asked to call again; or nobody knows.
+        """Return the error of a call: it failed, the model was asked to retry, or its outcome is unknown.
 
-        `detail` is what clients are not shown; with `for_model`, the model is. `mark`: whether
-        `repair_interrupted_tool_part` was asked.
+        Clients are not shown `detail`; the model is, with `for_model`. `mark` says whether
+        `repair_interrupted_tool_part` was called.
         """
         chunk = {"type": "tool-output-error", "toolCallId": call_id, "errorText": text}
         ours: dict[str, Any] = {} if outcome == "failed" else {"outcome": outcome}
@@ -222,7 +221,7 @@ class Encoder:
         reason: str | None = None,
         for_client: bool = False,
     ) -> str:
-        """`for_client`: the client runs the call once it is approved, and waits for that."""
+        """Request an approval; with `for_client`, the client runs the call once it is approved."""
         chunk = {"type": "tool-approval-request", "approvalId": approval_id, "toolCallId": call_id}
         more = {} if reason is None else {"reason": reason}
         return encoded({**chunk, **more, **metadata_of({FOR_CLIENT: True} if for_client else {})})
@@ -237,20 +236,20 @@ class Encoder:
         }
         return encoded({**chunk, "reason": reason} if reason is not None else chunk)
 
-    # --- what the model streams ------------------------------------------------------------------
+    # --- the model's stream ----------------------------------------------------------------------
 
     def more_text(self, event: Any) -> MoreText | None:
-        """Of the usual event, more of a text: what it adds, and its chunk. None: it is another event.
+        """Return the text and the chunk of the most common event, more text; None for other events.
 
-        Whoever builds the message need not decode what has just been encoded.
+        The reducer can append the text without decoding the chunk.
         """
         if getattr(event, "event_kind", None) != "part_delta":
             return None
         part = self._open.get(event.index)
-        return part.more(event.delta) if isinstance(part, GrowingText) else None
+        return part.more(event.delta) if isinstance(part, OpenText) else None
 
     def event(self, event: Any) -> list[str]:
-        """The chunks of one event of a model's stream; none for what is not shown."""
+        """Return the chunks of one event of a model's stream; empty if it is not shown."""
         kind = getattr(event, "event_kind", None)
         if kind == "part_delta":
             part = self._open.get(event.index) or self._reopened(event.index)
@@ -259,7 +258,7 @@ class Encoder:
             return self._started(event.index, event.part)
         if kind == "part_end":
             part = self._open.get(event.index)
-            # A call whose arguments go on after its "end" (calls that interleave) stays open.
+            # Interleaved calls: one whose arguments continue after its "end" stays open.
             if part is None or not part.may_end(event.part):
                 return []
             self._ended[event.index] = self._open.pop(event.index)
@@ -277,22 +276,22 @@ class Encoder:
         if again is not None:
             chunks += again.end(None)
         elif index in self._ended:
-            return chunks  # a part that was shown as complete is not shown twice
+            return chunks  # it was already shown as complete
         kind = getattr(part, "part_kind", None)
-        begun: GrowingPart
+        begun: OpenPart
         if kind == "text" and self._left is not None:
-            resumed = GrowingText("text", self._left, self._slots - 1)
+            resumed = OpenText("text", self._left, self._slots - 1)
             self._left, self._open[index] = None, resumed
-            return chunks + resumed.begin(part)[1:]  # it has begun
-        chunks += self._left_alone()
+            return chunks + resumed.begin(part)[1:]  # without the start chunk
+        chunks += self._end_left()
         if kind == "text" or (kind == "thinking" and self._send_reasoning):
             name = f"s{self._step}-{index}" + ("" if again is None else "-again")
-            begun = GrowingText("text" if kind == "text" else "reasoning", name, self._slots)
+            begun = OpenText("text" if kind == "text" else "reasoning", name, self._slots)
         elif kind in ("tool-call", "builtin-tool-call"):
-            begun = GrowingCall(part)
+            begun = OpenCall(part)
             self._call_slots[part.tool_call_id] = self._slots
         elif kind == "file":
-            begun = MadeFile(part)
+            begun = OpenFile(part)
         elif kind == "builtin-tool-return":
             chunks.append(self._returned(part))
             self._slots += 1
@@ -304,21 +303,21 @@ class Encoder:
         self._slots += 1
         return chunks + begun.begin(part)
 
-    def _left_alone(self) -> list[str]:
-        """Ends the text of an earlier attempt that nothing was added to."""
+    def _end_left(self) -> list[str]:
+        """End the text that an earlier attempt left open, if nothing continued it."""
         left, self._left = self._left, None
         return [] if left is None else [encoded({"type": "text-end", "id": left})]
 
-    def _reopened(self, index: int) -> GrowingPart | None:
-        """More of a text that was ended already: shown as a part that says which one it continues."""
+    def _reopened(self, index: int) -> OpenPart | None:
+        """Reopen an ended text as a new part that refers to it."""
         ended = self._ended.get(index)
-        if not isinstance(ended, GrowingText):
+        if not isinstance(ended, OpenText):
             return None
         self._open[index] = ended.continued()
         return self._open[index]
 
     def _returned(self, part: Any) -> str:
-        details = known(part, ("provider_name", "provider_details", "tool_kind"))
+        details = present_attributes(part, ("provider_name", "provider_details", "tool_kind"))
         if part.outcome != "success":
             details["outcome"] = part.outcome
         if self._call_slots.get(part.tool_call_id) != self._slots - 1:

@@ -1,7 +1,7 @@
-"""What an application may hand in as messages, and what of it is stored.
+"""Validation of messages from applications, and what is not stored of them.
 
-Inside, a message is a dict of the AI SDK's shape: `{"id", "role", "parts", "metadata"?}`. Whoever hands
-in less gets an error that names the place; what is merely unknown is kept.
+A stored message is a dict in the AI SDK's shape: `{"id", "role", "parts", "metadata"?}`. Invalid input raises
+an error that names the place; unknown fields are kept.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ ROLES = ("user", "assistant", "system")
 RESERVED_METADATA = frozenset({"channel", "turnMetadata"})
 """Metadata that only the server sets."""
 
-# Handles to what a provider keeps for a while: stored, they outlive what they point to.
+# References to data that a provider keeps for a while: once stored, they would outlive it.
 _PASSING_METADATA = frozenset({"itemId", "reasoningEncryptedContent"})
 _METADATA_FIELDS = ("providerMetadata", "callProviderMetadata", "resultProviderMetadata")
 
 
 def to_messages(given: object, ids: Ids) -> list[dict[str, Any]]:
-    """Messages as they are stored, from a text, a message or a list of both.
+    """Convert a string, a message or a list of both to messages as they are stored.
 
     ```python
     from outlast.chat.message.incoming import to_messages
@@ -35,7 +35,7 @@ def to_messages(given: object, ids: Ids) -> list[dict[str, Any]]:
     assert message["parts"] == [{"type": "text", "text": "Hello"}]
     ```
 
-    A message without an id gets one. A `TypeError` or `ValueError` says what is wrong, and where.
+    A message without an id gets one. Raises `TypeError` or `ValueError` with the place of the mistake.
     """
     many = given if isinstance(given, list | tuple) else [given]
     messages: list[dict[str, Any]] = []
@@ -44,7 +44,7 @@ def to_messages(given: object, ids: Ids) -> list[dict[str, Any]]:
         what = f"messages[{index}]" if isinstance(given, list | tuple) else "the message"
         message = _to_message(one, ids, what)
         if message["id"] in seen:
-            raise ValueError(f"{what} has the id {message['id']!r}, as one before it has")
+            raise ValueError(f"{what}: duplicate message id {message['id']!r}")
         seen.add(message["id"])
         messages.append(message)
     return messages
@@ -57,13 +57,13 @@ def _to_message(given: object, ids: Ids, what: str) -> dict[str, Any]:
     if isinstance(given, Message):
         given = given.raw
     if not isinstance(given, Mapping):
-        raise TypeError(f"{what} is a text or a dict, not {type(given).__name__} ({given!r})")
+        raise TypeError(f"{what} must be a str or a dict, got {type(given).__name__} ({given!r})")
     role, parts = given.get("role"), given.get("parts")
     if role not in ROLES:
-        raise ValueError(f"{what} has the role {role!r}; roles are {', '.join(ROLES)}")
+        raise ValueError(f"{what}: role must be one of {', '.join(ROLES)}, got {role!r}")
     if not isinstance(parts, list):
         hint = '; put its text into [{"type": "text", "text": …}]' if "content" in given else ""
-        raise TypeError(f"{what} needs a list of parts, not {type(parts).__name__}{hint}")
+        raise TypeError(f"{what}: parts must be a list, got {type(parts).__name__}{hint}")
     for index, part in enumerate(parts):
         _check_part(part, f"{what}['parts'][{index}]")
     message_id = given.get("id")
@@ -71,29 +71,27 @@ def _to_message(given: object, ids: Ids, what: str) -> dict[str, Any]:
         message_id = ids.new("message")
     problem = problem_of(message_id)
     if problem is not None:
-        raise (ValueError if isinstance(message_id, str) else TypeError)(
-            f"{what}: its id {problem}"
-        )
-    # Through JSON and back: a copy that nobody else holds, and strict.
+        raise (ValueError if isinstance(message_id, str) else TypeError)(f"{what}: id {problem}")
+    # Encoding and decoding makes a private copy, and rejects what is not JSON.
     message: dict[str, Any] = json.decode(json.encode({**given, "id": message_id}, what))
     return sanitised(message)
 
 
 def _check_part(part: object, what: str) -> None:
     if not isinstance(part, Mapping):
-        raise TypeError(f"{what} is a dict, not {type(part).__name__} ({part!r})")
+        raise TypeError(f"{what} must be a dict, got {type(part).__name__} ({part!r})")
     kind = part.get("type")
     if not isinstance(kind, str) or not kind:
-        raise TypeError(f"{what} needs a type, which is text; it has {kind!r}")
+        raise TypeError(f"{what}: type must be a str, got {kind!r}")
     if kind in ("text", "reasoning") and not isinstance(part.get("text"), str):
-        raise TypeError(f"{what} needs its text, not {type(part.get('text')).__name__}")
+        raise TypeError(f"{what}: text must be a str, got {type(part.get('text')).__name__}")
 
 
 def sanitised(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message without what is not stored.
+    """Return the message without the fields that are not stored.
 
-    Reserved metadata goes, and so do OpenAI's handles, which the next request may find gone. A
-    reasoning that is left with neither text nor metadata goes with them. The rest is as it was.
+    These are reserved metadata and OpenAI's references, which may have expired by the next request. A
+    reasoning part that is left with neither text nor metadata is dropped.
     """
     kept = dict(message)
     metadata = kept.get("metadata")

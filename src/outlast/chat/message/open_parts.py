@@ -1,7 +1,7 @@
-"""The parts of a model's answer while they grow, each with the chunks that show it.
+"""The open parts of a model's answer, each with the chunks that show it.
 
-A provider says when a part begins and what is added to it. Its end is less certain: calls whose
-arguments interleave are "ended" by the next one and go on, and citations may follow a text's end.
+A provider reports when a part begins and what is added to it. Its end is less reliable: an interleaved call
+is "ended" by the next one and continues later, and citations may follow the end of a text.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import base64
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from outlast.chat.message.chunk_json import encoded, known, metadata_of, plain_object
+from outlast.chat.message.chunk_json import encoded, metadata_of, plain_object, present_attributes
 from outlast.core import json
 
-BROKEN_OFF = "The model's answer broke off before the arguments of this call were complete."
+BROKEN_OFF = "The model's answer was cut off before the arguments of this call were complete."
 MALFORMED = "The arguments of this call are not a JSON object."
 
 MoreText = tuple[str, str, str, str]
-"""`text` or `reasoning`, the id of the part, what is added to it, and the chunk that says so."""
+"""`text` or `reasoning`, the id of the part, the added text, and its chunk."""
 
 
-class GrowingPart(Protocol):
-    """A part of the model's answer that may still grow."""
+class OpenPart(Protocol):
+    """A part of the model's answer that is not complete yet."""
 
-    is_whole: bool  # it comes in one piece, though a later piece may replace it
+    is_whole: bool  # it arrives in one piece, which a later one may replace
 
     def begin(self, part: Any) -> list[str]: ...
     def delta(self, delta: Any) -> list[str]: ...
@@ -33,8 +33,8 @@ class GrowingPart(Protocol):
     def replaced_by(self, part: Any) -> bool: ...
 
 
-class GrowingText:
-    """Text or reasoning: what is said, and details that may change until the end."""
+class OpenText:
+    """Text or reasoning, with details that may change until its end."""
 
     is_whole = False
 
@@ -49,7 +49,9 @@ class GrowingText:
         self._prefix = f'{{"type":"{kind}-delta","id":{json.encode(part_id)},"delta":'
 
     def begin(self, part: Any) -> list[str]:
-        self._details |= known(part, ("id", "provider_name", "provider_details", self._extra))
+        self._details |= present_attributes(
+            part, ("id", "provider_name", "provider_details", self._extra)
+        )
         self._provider_name = self._details.get("provider_name")
         chunks = [self._chunk("start")]
         if part.content:
@@ -57,7 +59,7 @@ class GrowingText:
         return chunks
 
     def more(self, delta: Any) -> MoreText | None:
-        """A delta that brings text and nothing else; None for any other."""
+        """Return a delta that contains only text; None for any other delta."""
         text: str | None = getattr(delta, "content_delta", None)
         if not text or not self._is_plain(delta) or (encoded := json.encode_text(text)) is None:
             return None
@@ -75,7 +77,9 @@ class GrowingText:
 
     def end(self, part: Any) -> list[str]:
         if part is not None:
-            self._details |= known(part, ("id", "provider_name", "provider_details", self._extra))
+            self._details |= present_attributes(
+                part, ("id", "provider_name", "provider_details", self._extra)
+            )
         return [self._chunk("end")]
 
     def broken(self) -> list[str]:
@@ -105,7 +109,7 @@ class GrowingText:
             try:
                 details = details(self._details.get("provider_details"))
             except Exception:
-                details = None  # the part's end brings what it comes to
+                details = None  # the end of the part contains the result
         if isinstance(details, dict):
             details = {**self._details.get("provider_details", {}), **details}
             self._details |= {"provider_details": details}
@@ -120,8 +124,8 @@ class GrowingText:
         return encoded({**chunk, **metadata_of(self._details)})
 
 
-class ContinuedText(GrowingText):
-    """What came for a text after its end. It begins with its first piece."""
+class ContinuedText(OpenText):
+    """Text that arrived after the end of its part. Its first delta starts a new part."""
 
     _begun = False
 
@@ -135,8 +139,8 @@ class ContinuedText(GrowingText):
         return [self._chunk("start"), *super().delta(delta)]
 
 
-class GrowingCall:
-    """A call of a tool: a name at once, and arguments by and by."""
+class OpenCall:
+    """A tool call: the name comes first, the arguments arrive in pieces."""
 
     is_whole = False
 
@@ -145,7 +149,7 @@ class GrowingCall:
         self._name: str = part.tool_name
         self._is_native = part.part_kind == "builtin-tool-call"
         self._arguments: list[str] = []
-        self._fields: dict[str, Any] = {}  # arguments that come as a dict
+        self._fields: dict[str, Any] = {}  # arguments that arrive as a dict
         self._details: dict[str, Any] = {}
 
     def begin(self, part: Any) -> list[str]:
@@ -200,7 +204,9 @@ class GrowingCall:
         return [encoded({**chunk, "inputTextDelta": arguments})]
 
     def _learn(self, part: Any) -> None:
-        self._details |= known(part, ("id", "provider_name", "provider_details", "tool_kind"))
+        self._details |= present_attributes(
+            part, ("id", "provider_name", "provider_details", "tool_kind")
+        )
 
     def _chunk(self, kind: str, fields: Mapping[str, object] = {}) -> str:
         chunk = {"type": kind, "toolCallId": self._call_id, "toolName": self._name, **fields}
@@ -209,8 +215,8 @@ class GrowingCall:
         return encoded({**chunk, **metadata_of(self._details)})
 
 
-class MadeFile:
-    """A file that the model made. A better one may replace it until something else comes."""
+class OpenFile:
+    """A file from the model. A later version may replace it until the next part begins."""
 
     is_whole = True
 
@@ -230,7 +236,7 @@ class MadeFile:
         file = self._part if part is None else part
         media_type = str(file.content.media_type)
         data = base64.b64encode(file.content.data).decode()
-        details = known(file, ("id", "provider_name", "provider_details"))
+        details = present_attributes(file, ("id", "provider_name", "provider_details"))
         chunk = {"type": "file", "url": f"data:{media_type};base64,{data}", "mediaType": media_type}
         return [encoded({**chunk, **metadata_of(details)})]
 

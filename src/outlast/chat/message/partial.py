@@ -1,4 +1,4 @@
-"""What an interrupted turn had said, folded from its stored chunks, and the seam to what comes next. Pure."""
+"""The partial answer of an interrupted turn, folded from its chunks, and the seam to what follows. Pure."""
 
 from __future__ import annotations
 
@@ -24,35 +24,37 @@ _PRODUCED = frozenset(
         "file",
     }
 )
-"""What counts as progress. Errors and ends do not: recovery itself writes such."""
+"""The chunks that count as progress. Errors and ends do not, because recovery itself writes them."""
 
 
 @dataclass(slots=True)
 class Partial:
-    """The message so far, and in the middle of what it broke off."""
+    """The message so far, and the parts in whose middle it was interrupted."""
 
     builder: MessageBuilder
     produced: int = 0
     is_step_open: bool = False
-    is_step_whole: bool = False  # the last chunk of all was the end of a step
-    has_begun: bool = False  # a step of this attempt, not of the message that it goes on with
-    message_id: str | None = None  # of the message that the last `start` has begun
+    is_step_whole: bool = False  # the last chunk was the end of a step
+    has_begun: bool = (
+        False  # a step of this attempt has begun, not only of the message it continues
+    )
+    message_id: str | None = None  # of the message that the last `start` began
     _in_step: list[tuple[str, str]] = field(default_factory=list)  # kind and id
-    _texts: list[str] = field(default_factory=list)  # the ids of those that have no end yet
+    _texts: list[str] = field(default_factory=list)  # the ids of open texts
     _reasonings: list[str] = field(default_factory=list)
-    _inputs: dict[str, tuple[str, list[str]]] = field(default_factory=dict)  # name, and what came
+    _inputs: dict[str, tuple[str, list[str]]] = field(default_factory=dict)  # name and pieces
 
     @property
     def raw(self) -> dict[str, Any]:
-        """The message as it was seen."""
+        """The message as clients saw it."""
         return self.builder.message()
 
     @property
     def text(self) -> str:
         return text_of(self.raw)
 
-    def says_more_than(self, begun: Mapping[str, Any] | None) -> bool:
-        """Whether there is anything to keep, besides the message that the turn has begun with."""
+    def adds_to(self, begun: Mapping[str, Any] | None) -> bool:
+        """Return whether there is anything to keep, besides the message that the turn began with."""
         kept = cleaned(self.raw)
         if kept is None or is_empty(kept):
             return False
@@ -60,19 +62,19 @@ class Partial:
 
     @property
     def steps(self) -> int:
-        """How many requests to the model it stands for."""
+        """The number of requests to the model that it contains."""
         return sum(_is_step(part) for part in self.raw["parts"])
 
     @property
     def last_step(self) -> list[dict[str, Any]]:
-        """The parts of the last one."""
+        """The parts of the last step."""
         parts = [part for part in self.raw["parts"] if isinstance(part, dict)]
         places = [place for place, part in enumerate(parts) if _is_step(part)]
         return parts[places[-1] + 1 :] if places else []
 
     @property
     def last_calls(self) -> list[dict[str, Any]]:
-        """The calls of the last step that we run, or the client does."""
+        """The calls of the last step that the agent or the client runs."""
         return [part for part in self.last_step if is_ours(part)]
 
     @property
@@ -81,7 +83,7 @@ class Partial:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the model had said everything: a whole step that calls nothing."""
+        """Whether the model had finished: the last step ended and has no calls."""
         return self.is_step_whole and not self.last_calls
 
     @property
@@ -90,26 +92,26 @@ class Partial:
 
     @property
     def open_text(self) -> str | None:
-        """The id of the text in whose middle it broke off; None: it was not in a text."""
+        """The id of the text in whose middle it was interrupted, or None."""
         if not self._texts or not self.is_step_open or self._reasonings or self._inputs:
             return None
         kinds = [str(part.get("type")) for part in self.last_step]
-        said = [kind for kind in kinds if not kind.startswith("data-")]
-        return self._texts[-1] if said and said[-1] == "text" else None
+        of_model = [kind for kind in kinds if not kind.startswith("data-")]
+        return self._texts[-1] if of_model and of_model[-1] == "text" else None
 
     @property
     def part_ids(self) -> list[tuple[str, str, bool]]:
-        """The texts and thoughts of the last step: kind, id, and whether it is open."""
+        """The text and reasoning parts of the last step: kind, id, and whether it is open."""
         return [
             (kind, id, id == self.open_text or (kind == "reasoning" and id in self._reasonings))
             for kind, id in self._in_step
         ]
 
     def seam(self) -> list[str]:
-        """The chunks that end what nobody will go on with. The text in whose middle it broke off stays open.
+        """Return the chunks that end the open parts. The text in whose middle it was interrupted stays open.
 
-        A thought without its end is marked, for its provider takes back only what it has signed. A call
-        whose input never became complete was never made.
+        Unfinished reasoning is marked, because its provider accepts only what it has signed. A call whose
+        input is incomplete counts as never made.
         """
         kept = self.open_text
         note = {"providerMetadata": {METADATA_KEY: {"unfinished": True}}}
@@ -122,26 +124,26 @@ class Partial:
         return chunks
 
     def ended(self) -> list[str]:
-        """After the seam: that text ends too, for another message goes on."""
+        """Return the chunk that ends the open text, too, when another message continues."""
         kept = self.open_text
         return [] if kept is None else [encoded({"type": "text-end", "id": kept})]
 
     def discarded(self) -> list[str]:
-        """The chunks that take back what was said, for those who have seen it: it is said anew."""
+        """Return the chunk that removes the last step for clients: it is generated again."""
         return [RESET_STEP] if self.has_begun and self.last_step else []
 
-    def move_on_to(self, message_id: str | None) -> None:
-        """The answer goes on in this message. What was said before it has begun is none of it."""
+    def start_message(self, message_id: str | None) -> None:
+        """Continue in this message, dropping the parts of an earlier one."""
         if self.message_id != message_id and self.raw["parts"]:
             self.take([encoded({"type": "start", "messageId": message_id})])
 
     def take(self, chunks: Iterable[str]) -> None:
-        """More of the stream."""
+        """Apply more chunks of the stream."""
         for text in chunks:
             try:
                 chunk = json.decode(text)
             except ValueError:
-                continue  # "" where a row is missing, or damaged
+                continue  # "" if a row is missing, or damaged
             if isinstance(chunk, dict):
                 self._take(chunk)
                 self.builder.apply(chunk)
@@ -151,7 +153,7 @@ class Partial:
         if not isinstance(kind, str):
             return
         if kind.startswith("data-"):
-            return  # the application's own: wherever they stand, they say nothing of the model
+            return  # data parts of the application are not output of the model
         if kind in _PRODUCED:
             self.produced += 1
         self.is_step_whole = kind == "finish-step"
@@ -190,7 +192,7 @@ class Partial:
 
 
 def folded(chunks: Sequence[str], begun: Mapping[str, Any] | None = None) -> Partial:
-    """What these chunks come to; `begun` is the message that the turn goes on with."""
+    """Fold chunks into a partial answer; `begun` is the message that the turn continues."""
     partial = Partial(MessageBuilder(begun))
     partial.take(chunks)
     return partial
@@ -206,7 +208,7 @@ def _is_step(part: object) -> bool:
 
 
 def is_ours(part: object) -> bool:
-    """Whether it is a call that we run, or the client does."""
+    """Return whether this is a call that the agent or the client runs, not the provider."""
     return (
         isinstance(part, dict)
         and tool_name(part) is not None

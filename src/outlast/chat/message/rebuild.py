@@ -1,4 +1,4 @@
-"""A message as the chunks that would make it, for those who build messages from chunks alone. Pure."""
+"""Turns a message back into chunks, for clients that build messages from chunks alone. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Chunk = dict[str, Any]
 
 
 def rebuilt(message: Mapping[str, Any]) -> list[Chunk]:
-    """The chunks that make this message out of nothing."""
+    """Return the chunks that build this message from scratch."""
     start: Chunk = {"type": "start", "messageId": message["id"]}
     if message.get("metadata") is not None:
         start["messageMetadata"] = message["metadata"]
@@ -30,7 +30,7 @@ def rebuilt(message: Mapping[str, Any]) -> list[Chunk]:
 
 
 def _end_of_step(step: Part) -> Iterator[Chunk]:
-    """Where a step's answer came from is said at its end, and kept at its beginning."""
+    """Yield the end of a step with the origin of its answer, which a message keeps at the step's start."""
     if "providerMetadata" in step:
         yield {"type": "finish-step", "providerMetadata": step["providerMetadata"]}
 
@@ -49,11 +49,11 @@ def _of_part(part: Part, id: str) -> Iterator[Chunk]:
     elif tool_name(part) is not None and isinstance(part.get("toolCallId"), str):
         yield from _of_call(part)
     else:
-        yield dict(part)  # files, sources and data are chunks as they are
+        yield dict(part)  # files, sources and data have the same form as chunks
 
 
 def _of_call(part: Part) -> Iterator[Chunk]:
-    """The input comes as if it streamed: whole, it would have the client execute the call once more."""
+    """Yield the chunks of a call. A complete input chunk would make the client execute it again."""
     call = {"toolCallId": part["toolCallId"]}
     opening: Chunk = {"type": "tool-input-start", **call, "toolName": tool_name(part)}
     if part.get("type") == "dynamic-tool":
@@ -68,17 +68,17 @@ def _of_call(part: Part) -> Iterator[Chunk]:
     yield {"type": "tool-input-delta", **call, "inputTextDelta": given}
     approval = part.get("approval")
     if isinstance(approval, Mapping) and isinstance(approval.get("id"), str):
-        asked = {"approvalId": approval["id"]}
-        yield {"type": "tool-approval-request", **call, **asked}
+        request = {"approvalId": approval["id"]}
+        yield {"type": "tool-approval-request", **call, **request}
         if isinstance(approval.get("approved"), bool):
             why = {"reason": approval["reason"]} if "reason" in approval else {}
             answer = {"approved": approval["approved"], **why}
-            yield {"type": "tool-approval-response", **asked, **answer}
+            yield {"type": "tool-approval-response", **request, **answer}
     yield from outcome_of(part)
 
 
 def outcome_of(part: Part) -> Iterator[Chunk]:
-    """The chunk that ends a call as this part has it; none: it has not ended."""
+    """Yield the chunk with the outcome of a call; nothing if it has none."""
     call, state = {"toolCallId": part["toolCallId"]}, part.get("state")
     metadata = part.get("resultProviderMetadata")
     more = {"providerMetadata": metadata} if isinstance(metadata, Mapping) else {}

@@ -1,9 +1,9 @@
-"""Chunks become a message: one reducer for the live stream, for a replay and after a crash.
+"""Reduces chunks to a message: one reducer for the live stream, for replays and after a crash.
 
-A message is the AI SDK's `UIMessage` as a plain dict; fields and parts that nothing here knows are
-kept. The rules follow the AI SDK's own reader where a stream is in order. Where a provider or a
-replay repeats itself, they are stricter: a tool part never goes backwards (`outlast.chat.message.tool_part`),
-and a chunk that makes no sense is skipped, for the rest of an answer is worth more.
+A message is the AI SDK's `UIMessage` as a plain dict; unknown fields and parts are kept. The rules follow the
+AI SDK's own reader while a stream is in order. Where a provider or a replay repeats itself, they are
+stricter: a tool part never returns to an earlier state (`outlast.chat.message.tool_part`), and an invalid
+chunk is skipped, so that the rest of the answer is not lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _AS_THEY_ARE = frozenset({"file", "reasoning-file", "source-url", "source-docume
 
 
 class MessageBuilder:
-    """Builds one assistant message from its chunks, or goes on with one that exists.
+    """Builds one assistant message from its chunks, or continues an existing one.
 
     ```python
     from outlast.chat.message.reducer import MessageBuilder
@@ -38,9 +38,9 @@ class MessageBuilder:
     }
     ```
 
-    The message handed in is never changed. A `start` begins the stream anew: what came since the
-    builder was made is dropped, and with a message id the parts handed in are too, for then all of
-    them come again. So a replay, however often, comes to the same message.
+    The given message is never modified. A `start` restarts the stream: everything applied so far is dropped,
+    and with a message id the given parts as well, because all of them follow again. So replays always result
+    in the same message.
     """
 
     def __init__(self, message: Mapping[str, Any] | None = None) -> None:
@@ -48,7 +48,7 @@ class MessageBuilder:
         self._begin(self._base)
 
     def apply(self, chunk: Mapping[str, Any] | str) -> None:
-        """Apply one chunk, or skip it when it is malformed or makes no sense here."""
+        """Apply one chunk; skip it if it is malformed or invalid here."""
         if isinstance(chunk, str):
             try:
                 chunk = json.decode(chunk)
@@ -71,18 +71,18 @@ class MessageBuilder:
                 self._data(kind, chunk)
 
     def append(self, kind: str, part_id: str, delta: str) -> None:
-        """The same as applying a `text-delta` or `reasoning-delta`, for whoever has just encoded it."""
+        """Apply a `text-delta` or `reasoning-delta` without decoding it."""
         growing = (self._texts if kind == "text" else self._reasonings).get(part_id)
         if growing is not None:
             growing.pieces.append(delta)
 
     def call(self, call_id: str) -> dict[str, Any] | None:
-        """The part of a call, as it stands."""
+        """Return the current part of a call, or None."""
         place = self._calls.get(call_id)
         return None if place is None else self._with_input(self._parts[place])
 
     def message(self) -> dict[str, Any]:
-        """The message so far. Chunks applied later do not change it."""
+        """Return a copy of the message so far."""
         for growing in (*self._texts.values(), *self._reasonings.values()):
             growing.settle()
         for call_id in self._inputs:
@@ -95,11 +95,11 @@ class MessageBuilder:
     def _begin(self, head: Mapping[str, Any]) -> None:
         parts = head.get("parts")
         self._head: dict[str, Any] = {"id": "", "role": "assistant", **head}
-        # Parts are replaced, not changed, except texts that grow here: so what was handed in stays.
+        # Parts are replaced, never modified, except texts that this builder started.
         self._parts: list[Any] = list(parts) if isinstance(parts, list) else []
         self._first = len(self._parts)
-        self._texts: dict[str, _Growing] = {}
-        self._reasonings: dict[str, _Growing] = {}
+        self._texts: dict[str, _OpenText] = {}
+        self._reasonings: dict[str, _OpenText] = {}
         self._inputs: dict[str, list[str]] = {}
         self._index()
 
@@ -136,14 +136,14 @@ class MessageBuilder:
         self._parts.append({"type": "step-start"})
 
     def _finish_step(self, chunk: Mapping[str, Any]) -> None:
-        """Where the step's answer came from is kept at its beginning."""
+        """Store the origin of the step's answer in the part that starts the step."""
         place = self._step_place()
         if place >= self._first and "providerMetadata" in chunk:
             self._parts[place] = dict(self._parts[place])
             tool_parts.merge_provider_metadata(self._parts[place], chunk)
 
     def _reset_step(self, chunk: Mapping[str, Any]) -> None:
-        """The step is tried again: what came of it goes."""
+        """Remove the parts of the current step, which is tried again."""
         del self._parts[max(self._step_place() + 1, self._first) :]
         self._texts.clear()
         self._reasonings.clear()
@@ -176,17 +176,17 @@ class MessageBuilder:
         self._end(self._reasonings, chunk)
 
     def _open(
-        self, opened: dict[str, _Growing], chunk: Mapping[str, Any], part: dict[str, Any]
+        self, opened: dict[str, _OpenText], chunk: Mapping[str, Any], part: dict[str, Any]
     ) -> None:
         part_id = chunk.get("id")
         if not isinstance(part_id, str):
             return
         self._end(opened, {"id": part_id})
         tool_parts.merge_provider_metadata(part, chunk)
-        opened[part_id] = _Growing(part)
+        opened[part_id] = _OpenText(part)
         self._parts.append(part)
 
-    def _grow(self, opened: dict[str, _Growing], chunk: Mapping[str, Any]) -> None:
+    def _grow(self, opened: dict[str, _OpenText], chunk: Mapping[str, Any]) -> None:
         part_id, delta = chunk.get("id"), chunk.get("delta")
         growing = opened.get(part_id) if isinstance(part_id, str) else None
         if growing is None:
@@ -196,7 +196,7 @@ class MessageBuilder:
         if "providerMetadata" in chunk:
             tool_parts.merge_provider_metadata(growing.part, chunk)
 
-    def _end(self, opened: dict[str, _Growing], chunk: Mapping[str, Any]) -> None:
+    def _end(self, opened: dict[str, _OpenText], chunk: Mapping[str, Any]) -> None:
         part_id = chunk.get("id")
         growing = opened.pop(part_id, None) if isinstance(part_id, str) else None
         if growing is None:
@@ -245,7 +245,7 @@ class MessageBuilder:
             self._inputs.setdefault(call_id, []).append(delta)
 
     def _with_input(self, part: dict[str, Any]) -> dict[str, Any]:
-        """The part of a call with what has come of its input."""
+        """Return the part of a call with the input received so far."""
         pieces = self._inputs.get(part["toolCallId"])
         if not pieces:
             return part
@@ -271,8 +271,8 @@ class MessageBuilder:
         self._parts.append({n: v for n, v in chunk.items() if n != "transient"})
 
 
-class _Growing:
-    """A part whose text is still coming, piece by piece."""
+class _OpenText:
+    """A part whose text is still arriving."""
 
     __slots__ = ("part", "pieces")
 
@@ -311,11 +311,11 @@ def cleaned(
     error: str = INTERRUPTED,
     waiting: Collection[str] = (),
 ) -> dict[str, Any] | None:
-    """What an attempt that broke off left behind, made presentable; None when nothing is left.
+    """Return the message of an interrupted attempt in a final form, or None if nothing is left.
 
-    Texts are no longer streaming. A call whose input never became complete is dropped. A call that
-    ran, or was about to run, ends as an error with this text; one that waits for an approval, was
-    approved and has not run, or is one of those that are `waiting` for somebody else (their ids) stays.
+    Texts are no longer streaming. A call with incomplete input is dropped. A call that ran, or was about to
+    run, ends with this error; a call is kept if it waits for an approval, was approved but has not run, or is
+    `waiting` (ids) for a client.
     """
     kept = [after for part in _parts_of(message) if (after := _presentable(part, error, waiting))]
     after = {**message, "parts": kept}
@@ -331,7 +331,7 @@ def _presentable(part: object, error: str, waiting: Collection[str]) -> object:
             return part
         part = {**part, "state": "done"}
         if part.get("type") == "reasoning":
-            # The next request leaves it out: a provider takes back only what it has signed.
+            # The next request omits it: a provider accepts only reasoning that it has signed.
             note = {"providerMetadata": {METADATA_KEY: {"unfinished": True}}}
             tool_parts.merge_provider_metadata(part, note)
         return part
@@ -345,7 +345,7 @@ def _presentable(part: object, error: str, waiting: Collection[str]) -> object:
 
 
 def is_empty(message: Mapping[str, Any]) -> bool:
-    """Whether there is nothing in it to show or to send: at most markers and texts without text."""
+    """Return whether a message has nothing to show or send: only markers and empty texts."""
     return not any(_says_something(part) for part in _parts_of(message))
 
 
@@ -358,7 +358,7 @@ def _says_something(part: object) -> bool:
 
 
 def _is_signed(part: Mapping[str, Any]) -> bool:
-    """A text without text may still carry what its provider wants back."""
+    """Return whether an empty text carries metadata that its provider requires."""
     metadata = part.get("providerMetadata")
     if not isinstance(metadata, dict):
         return False
@@ -369,7 +369,7 @@ def _is_signed(part: Mapping[str, Any]) -> bool:
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """All that a message says, with a space where a tool was called between two texts."""
+    """Return the text of a message, with a space where a tool call separates two texts."""
     said: list[str] = []
     is_parted = False
     for part in _parts_of(message):
@@ -391,7 +391,7 @@ def _parts_of(message: Mapping[str, Any]) -> list[Any]:
 
 
 def _merged(old: object, new: object) -> object:
-    """`new` laid over `old`, object into object."""
+    """Merge `new` into `old`, recursively."""
     if not isinstance(old, dict) or not isinstance(new, Mapping):
         return new
     return {**old, **{name: _merged(old.get(name), value) for name, value in new.items()}}

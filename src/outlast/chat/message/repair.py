@@ -1,8 +1,8 @@
-"""What is wrong with stored messages before a model is asked, and how it is put right. Pure.
+"""Repair of stored messages before a request to a model. Pure.
 
 A request to a model needs an outcome for each call. A stored call without one is closed as an error; it is
-never deleted. An outcome that is there is never touched, and neither is a call that was allowed and waits to
-be run. Closing what is closed changes nothing.
+never deleted. An existing outcome is never changed, and neither is an approved call that has not run yet.
+Repairing is idempotent.
 """
 
 from __future__ import annotations
@@ -14,18 +14,15 @@ from outlast.chat.message import tool_part as tool_parts
 from outlast.chat.message.tool_part import Part
 
 INTERRUPTED = "The call was interrupted before a result was recorded."
-WENT_ON = "The user went on without answering this call."
+WENT_ON = "The user continued without answering this call."
 
-WAITING = (
-    "input-available",
-    "approval-requested",
-)  # for somebody else, in a message that is stored
+WAITING = ("input-available", "approval-requested")  # in a stored message: for the client
 
 Repair = Callable[[Part], Part]
 
 
 def open_calls(message: Mapping[str, Any] | None) -> list[Part]:
-    """The calls of a stored message that wait for the client, or for an approval."""
+    """Return the calls of a stored message that wait for the client, or for an approval."""
     parts = [] if message is None else message.get("parts")
     return [
         part
@@ -39,7 +36,7 @@ def open_calls(message: Mapping[str, Any] | None) -> list[Part]:
 def repaired(
     messages: Sequence[dict[str, Any]], repair: Repair | None = None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The messages that had to be changed, and the calls that were closed in them."""
+    """Return the messages that needed changes, changed, and the ids of the calls that were closed."""
     changed: list[dict[str, Any]] = []
     closed: list[str] = []
     for message in messages:
@@ -67,11 +64,11 @@ def _closed(part: Any, repair: Repair | None, closed: list[str]) -> Any:
 
 
 def check_repaired(after: Any) -> Part:
-    """What a user made of a call without an outcome: a part, and if it is a call, one that has one."""
+    """Return the result of the user's repair hook, if it is a part with an outcome; raise otherwise."""
     if not isinstance(after, dict) or not isinstance(after.get("type"), str):
-        raise TypeError(f"repair_interrupted_tool_part returns a part, not {after!r}")
+        raise TypeError(f"repair_interrupted_tool_part must return a part, got {after!r}")
     if tool_parts.tool_name(after) is not None and not tool_parts.is_settled(after):
-        raise ValueError("repair_interrupted_tool_part returned a call without an outcome")
+        raise ValueError("repair_interrupted_tool_part must return a call with an outcome")
     return after
 
 
@@ -82,14 +79,14 @@ def needs_closing(part: Mapping[str, Any]) -> bool:
 
 
 def closed_as_error(part: Part, error: str | None = None) -> Part:
-    """The part of a call that has no outcome, closed."""
+    """Close a call that has no outcome."""
     if error is None:
         error = WENT_ON if part.get("state") in WAITING else INTERRUPTED
     return tool_parts.advanced(part, {"type": "tool-output-error", "errorText": error}) or part
 
 
 def without_waiting(message: dict[str, Any], kept: Collection[str], error: str) -> dict[str, Any]:
-    """The message of a turn that ends: what nobody will answer is closed."""
+    """Return the final message of a turn, with the waiting calls closed, except those in `kept`."""
     parts = [
         closed_as_error(part, error)
         if tool_parts.tool_name(part) is not None

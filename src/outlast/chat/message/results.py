@@ -1,4 +1,4 @@
-"""What a turn comes to, as its callers see it."""
+"""The results of turns, as callers receive them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SubmissionStatus = Literal[
 
 
 class Message:
-    """A message of the transcript: an AI SDK `UIMessage`, as it is stored."""
+    """A message of the transcript: an AI SDK `UIMessage`."""
 
     __slots__ = ("raw",)
 
     def __init__(self, raw: dict[str, Any]) -> None:
-        self.raw = raw  # all of it, with the fields and parts that outlast does not know
+        self.raw = raw  # the whole message, including fields and parts unknown to outlast
 
     @property
     def id(self) -> str:
@@ -41,7 +41,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """Its text parts, one after another."""
+        """The concatenated text parts."""
         return text_of(self.raw)
 
     def __eq__(self, other: object) -> bool:
@@ -56,10 +56,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """How a turn has ended, told after it is durable."""
+    """How a turn ended; reported once that is durable."""
 
     status: TurnStatus
-    message: Message | None = None  # the answer, or what there is of it
+    message: Message | None = None  # the answer, possibly partial
     error: str | None = None
     output: Any = None  # the answer as the `output` type of the turn, if it has one
 
@@ -73,12 +73,12 @@ class TurnResult:
     message: Message | None = None
     error: str | None = None
     output: Any = None  # the answer as the `output` type of the turn, if it has one
-    accepted: bool = True  # False: there was an entry with this key already, and this is its result
+    accepted: bool = True  # False: this is the result of an existing entry with the same key
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A submission as it stands in the store."""
+    """A stored submission."""
 
     id: str
     status: SubmissionStatus
@@ -88,4 +88,4 @@ class Submission:
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
-    accepted: bool = True  # False: submit_messages found one with this id or key
+    accepted: bool = True  # False: submit_messages found this one by id or key

@@ -1,8 +1,8 @@
-"""The part of a message that shows a call of a tool, and how it goes from state to state.
+"""The part of a message that shows a tool call, and its state transitions.
 
-`advanced` is the table of the rules: it never changes the part it is given, and says None when a chunk
-changes nothing. A call goes forwards only. Providers and replays repeat chunks, and a repeated input
-must not undo an approval, nor a repeated approval a result.
+`advanced` applies the rules: it never modifies the given part, and returns None if a chunk changes nothing. A
+call only moves forward. Providers and replays repeat chunks, and a repeated input must not undo an approval,
+nor a repeated approval a result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _APPROVAL = {
 
 
 def tool_name(part: object) -> str | None:
-    """The name of the tool that this part calls; None when it is no call."""
+    """Return the name of the tool that this part calls, or None if it is not a call."""
     if not isinstance(part, dict):
         return None
     kind = part.get("type")
@@ -41,12 +41,12 @@ def tool_name(part: object) -> str | None:
 
 
 def is_settled(part: Mapping[str, Any]) -> bool:
-    """Whether the call has its final outcome: a result, an error or a denial."""
+    """Return whether the call has its final outcome: a result, an error or a denial."""
     return part.get("state") in _SETTLED and part.get("preliminary") is not True
 
 
 def opened(chunk: Chunk) -> Part | None:
-    """The part of a call that nobody has heard of yet; None when this chunk does not begin one."""
+    """Return the part of a new call, or None if this chunk does not begin one."""
     name, call_id = chunk.get("toolName"), chunk.get("toolCallId")
     if not isinstance(name, str) or not isinstance(call_id, str):
         return None
@@ -56,13 +56,13 @@ def opened(chunk: Chunk) -> Part | None:
 
 
 def advanced(part: Part, chunk: Chunk) -> Part | None:
-    """The part after this chunk; None when the chunk changes nothing."""
+    """Return the part after this chunk, or None if the chunk changes nothing."""
     rule = _RULES.get(chunk.get("type"))
     return rule(part, chunk) if rule is not None else None
 
 
 def with_raw_input(part: Part, text: str) -> Part:
-    """A part whose input is still coming, with its text and what can be read of that so far."""
+    """Return a part with its incomplete input, as text and as far as it can be parsed."""
     import pydantic_core
 
     shown = {**part, "rawInput": text}
@@ -74,7 +74,7 @@ def with_raw_input(part: Part, text: str) -> Part:
 
 
 def merge_provider_metadata(part: Part, chunk: Chunk, name: str = "providerMetadata") -> None:
-    """Providers' fields one by one: a signature that comes later does not push out an id."""
+    """Merge the fields of each provider, so that a later signature does not replace an earlier id."""
     metadata = chunk.get("providerMetadata")
     if not isinstance(metadata, Mapping):
         return
@@ -135,7 +135,7 @@ def _approval_response(part: Part, chunk: Chunk) -> Part | None:
     answer: Part = {**approval, "approved": approved} if isinstance(approval, dict) else {}
     if isinstance(chunk.get("reason"), str):
         answer["reason"] = chunk["reason"]
-    waits = approved and _is_for_client(part)  # it is the client's to run from here on
+    waits = approved and _is_for_client(part)  # the client runs it from here on
     state = "input-available" if waits else "approval-responded"
     return {**part, "state": state, "approval": answer}
 
@@ -177,11 +177,11 @@ _RULES: dict[object, Callable[[Part, Chunk], Part | None]] = {
     "tool-output-denied": _output_denied,
 }
 OPENING = frozenset({"tool-input-start", "tool-input-available", "tool-input-error"})
-"""The chunks that begin a call, if there is none of that id."""
+"""The chunks that begin a call, unless one with that id exists."""
 
 
 def as_object(given: object) -> dict[str, Any]:
-    """An input that is no object, as one."""
+    """Return an input as a dict; empty if it is not one."""
     return plain_object(given) or {}
 
 
@@ -197,7 +197,7 @@ def _is_for_client(part: Part) -> bool:
 
 
 def _with_whole_input(part: Part) -> Part:
-    """The part as it is when its call goes on: what came of a half input counts as the input."""
+    """Return the part of a call that proceeds: an incomplete input counts as the input."""
     if part.get("state") != "input-streaming":
         return part if "input" in part else {**part, "input": {}}
     given = plain_object(part.get("rawInput"))
@@ -205,7 +205,7 @@ def _with_whole_input(part: Part) -> Part:
 
 
 def _renamed(part: Part, chunk: Chunk) -> Part:
-    """Names may come in pieces, and the last chunk knows best."""
+    """Set the tool's name from the chunk, because names may arrive in pieces."""
     after, name = _without(part, "rawInput"), chunk.get("toolName")
     if isinstance(name, str):
         is_dynamic = part.get("type") == "dynamic-tool"

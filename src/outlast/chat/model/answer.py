@@ -1,4 +1,4 @@
-"""Answers of models: whether one is whole, and how to put together one that came in pieces. Pure."""
+"""Answers of models: whether one is complete, and how to join one that came in pieces. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     )
     from pydantic_ai.models import StreamedResponse
 
-# Streams of the providers that always say why an answer ended.
+# Streams of the providers that always send a finish reason.
 _WITH_A_REASON = {"OpenAIStreamedResponse", "AnthropicStreamedResponse", "GeminiStreamedResponse"}
 _OPT_OUT = "openai_chat_streaming_requires_finish_reason"
 
@@ -23,11 +23,11 @@ _OPT_OUT = "openai_chat_streaming_requires_finish_reason"
 def is_truncated(
     stream: StreamedResponse, response: ModelResponse, profiles: Iterable[Mapping[str, Any]]
 ) -> bool:
-    """Whether an answer that ended without an error broke off all the same.
+    """Return whether an answer that ended without an error was cut off all the same.
 
-    A connection that is closed too early looks like the end of the answer. Some servers that imitate
-    OpenAI never send a reason: if the model's profile says so, with
-    `openai_chat_streaming_requires_finish_reason: False`, the end is believed.
+    A connection that is closed too early looks like the end of the answer. Some OpenAI-compatible servers
+    never send a finish reason: if the model's profile says so, with
+    `openai_chat_streaming_requires_finish_reason: False`, the end is trusted.
     """
     if response.state == "incomplete":
         return True
@@ -35,25 +35,21 @@ def is_truncated(
         return False
     if _WITH_A_REASON.isdisjoint([class_.__name__ for class_ in type(stream).__mro__]):
         return False
-    # The reason in the provider's own words; Pydantic AI fills in one of its own if there is none.
+    # The provider's own reason; Pydantic AI sets a default if there is none.
     if "finish_reason" in (response.provider_details or {}):
         return False
     return not any(profile.get(_OPT_OUT) is False for profile in profiles)
 
 
 def is_polled(response: ModelResponse) -> bool:
-    """Whether the provider makes this answer in the background, and hands it out whole each time it is
-    asked.
-    """
+    """Return whether the provider generates this answer in the background, to be polled as a whole."""
     if response.state != "suspended" or response.provider_response_id is None:
         return False
     return bool((response.provider_details or {}).get("background"))
 
 
 def without_cursor(response: ModelResponse) -> ModelResponse:
-    """The response without the place where a stream ended: taken up from there, the beginning would be
-    lost.
-    """
+    """Return the response without its stream position: resuming there would lose the beginning."""
     details = response.provider_details
     if not details or "last_sequence_number" not in details:
         return response
@@ -62,7 +58,7 @@ def without_cursor(response: ModelResponse) -> ModelResponse:
 
 
 def joined(before: ModelResponse | None, after: ModelResponse) -> ModelResponse:
-    """One answer from a suspended one and what the next request brought."""
+    """Join a suspended answer and the result of the next request."""
     if before is None:
         return after
     if is_polled(before):
@@ -71,7 +67,7 @@ def joined(before: ModelResponse | None, after: ModelResponse) -> ModelResponse:
 
 
 def shifted(event: ModelResponseStreamEvent, offset: int) -> ModelResponseStreamEvent:
-    """The event of a later request, with the index that its part has in the whole answer."""
+    """Return the event of a later request, with the index of its part in the whole answer."""
     from pydantic_ai.messages import PartDeltaEvent, PartEndEvent, PartStartEvent
 
     if isinstance(event, PartStartEvent | PartDeltaEvent | PartEndEvent):
@@ -82,7 +78,7 @@ def shifted(event: ModelResponseStreamEvent, offset: int) -> ModelResponseStream
 def catch_up(
     old: Sequence[ModelResponsePart], new: ModelResponse
 ) -> Iterator[ModelResponseStreamEvent]:
-    """The events that lead from what had been seen of a polled answer to what there is of it now."""
+    """Yield the events that lead from the known parts of a polled answer to its current parts."""
     from pydantic_ai.messages import PartDeltaEvent, PartEndEvent, PartStartEvent
 
     is_over = new.state != "suspended"
@@ -102,7 +98,7 @@ def catch_up(
 
 
 def _delta(old: ModelResponsePart, new: ModelResponsePart) -> Any:
-    """What was added to the part that was still open; None if nothing was."""
+    """Return what was added to the open part, or None."""
     from pydantic_ai.messages import (
         TextPart,
         TextPartDelta,
@@ -132,14 +128,14 @@ def _rest(old: str, new: str) -> str:
 
 
 class AnswersByCall:
-    """Calls of the tools that stand for the answer, as texts: nobody else has to know of such tools."""
+    """Turns calls of output tools into texts, so that no other code has to know about output tools."""
 
     def __init__(self, tools: Collection[str]) -> None:
         self._tools = tools
-        self._places: set[int] = set()  # of the parts that are such calls
+        self._places: set[int] = set()  # the indexes of such calls
 
     def event(self, event: ModelResponseStreamEvent) -> ModelResponseStreamEvent:
-        """The event, about a text if it was about an answer."""
+        """Return the event; an event of an output tool becomes one of a text."""
         if not self._tools:
             return event
         from pydantic_ai.messages import (
@@ -163,7 +159,7 @@ class AnswersByCall:
         return event
 
     def response(self, response: ModelResponse) -> ModelResponse:
-        """The response, with what it answered as a text."""
+        """Return the response, with calls of output tools as texts."""
         if not self._tools or not any(map(self._is_answer, response.parts)):
             return response
         parts = [self._text(part) if self._is_answer(part) else part for part in response.parts]

@@ -1,4 +1,4 @@
-"""Answers that the provider makes in the background and keeps: after a death they are fetched."""
+"""Answers that the provider generates in the background and keeps: after a crash they are fetched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TEXTS = ("text", "reasoning")
 
 
 def note_of(response: ModelResponse, step: int) -> str | None:
-    """What is needed to fetch this answer later; None: its provider does not keep it."""
+    """Return the JSON that is needed to fetch this answer later; None if its provider does not keep it."""
     if not is_polled(response):
         return None
     from pydantic_core import to_jsonable_python
@@ -35,7 +35,7 @@ def note_of(response: ModelResponse, step: int) -> str | None:
 
 
 def fetchable(note: Any, partial: Partial, model: Model) -> ModelResponse | None:
-    """The answer in whose middle a turn broke off, so that the rest of it can be fetched; None: it cannot."""
+    """Return the interrupted answer in a form that can be fetched, or None if it cannot."""
     if not isinstance(note, Mapping) or note.get("step") != partial.steps:
         return None
     if not partial.is_step_open or note.get("provider") != model.system:

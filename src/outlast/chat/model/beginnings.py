@@ -1,4 +1,4 @@
-"""How a request begins and ends, so that every provider accepts it. Pure."""
+"""The first and the last message of a request, such that every provider accepts it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 CONTINUE = "Continue exactly where you stopped. Do not repeat anything that you have already said."
 BEGINNING = "(The conversation begins.)"
-# Parts of a request that tell the model how to answer, and are nothing that it could answer.
+# Parts of a request that configure the model, so that there is nothing to answer.
 _SETTINGS = frozenset(
     {
         "system-prompt",
@@ -26,12 +26,12 @@ _SETTINGS = frozenset(
 
 
 def asks_to_continue(prompt: object) -> bool:
-    """Return whether a prompt asks the model to continue, so that no user has said it."""
+    """Return whether a prompt is our request to continue, and not a user's."""
     return prompt == CONTINUE or is_continue_instruction(prompt)
 
 
 def with_beginning(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-    """The same, with something that the first answer is an answer to: providers refuse it without."""
+    """Insert a user prompt before the first answer, if there is none: providers require one."""
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 
     place = 0
@@ -48,14 +48,14 @@ def with_beginning(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
 def with_continuation(
     messages: Sequence[ModelMessage], *, text: str = CONTINUE, instructions: str | None = None
 ) -> list[ModelMessage]:
-    """The same, ending with something to answer: providers refuse what ends with the model's own words.
+    """Append a request to continue, if the messages end with an answer: providers reject such requests.
 
-    The request to go on is for this one call and is never stored. It carries the `instructions`, or else
-    those of the request before.
+    It is for this call only and never stored. It carries the `instructions`, or else those of the previous
+    request.
     """
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 
-    before: list[ModelRequest] = []  # what was said since the last answer
+    before: list[ModelRequest] = []  # the requests since the last answer
     for message in reversed(messages):
         if message.kind == "response":
             break

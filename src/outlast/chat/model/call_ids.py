@@ -1,4 +1,4 @@
-"""The ids of calls: some servers number the calls of each answer from nought, and a message holds several."""
+"""Unique ids of calls: some servers number the calls of each answer from 0, and a message has several."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ if TYPE_CHECKING:
 
 
 class CallIds:
-    """Of one answer. A call whose id the message has already gets one that it does not have."""
+    """The call ids of one answer. A call whose id the message already contains gets a new one."""
 
     def __init__(self, is_taken: Callable[[str], bool]) -> None:
         self._is_taken = is_taken
         self._by_index: dict[int, str] = {}
-        self._given: list[tuple[str, str]] = []  # what the model said, and what it became
+        self._given: list[tuple[str, str]] = []  # the model's id, and ours
 
     def event(self, event: Any) -> Any:
-        """The event, with the id that its call has here."""
+        """Return the event with the unique id of its call."""
         part: Any = getattr(event, "part", None)
         if getattr(part, "part_kind", None) != "tool-call":
             return event
-        said = part.tool_call_id
+        original = part.tool_call_id
         id = self._by_index.get(event.index)
         if id is None:
-            id = self._by_index[event.index] = self._free(said)
-            self._given.append((said, id))
-        return event if id == said else replace(event, part=replace(part, tool_call_id=id))
+            id = self._by_index[event.index] = self._free(original)
+            self._given.append((original, id))
+        return event if id == original else replace(event, part=replace(part, tool_call_id=id))
 
-    def _free(self, said: str) -> str:
-        id, number = said, 1
+    def _free(self, original: str) -> str:
+        id, number = original, 1
         while self._is_taken(id) or any(id == given for _, given in self._given):
             number += 1
-            id = f"{said}-{number}"
+            id = f"{original}-{number}"
         return id
 
     def response(self, response: ModelResponse) -> ModelResponse:
-        """The whole answer, likewise."""
-        if all(said == id for said, id in self._given):
+        """Return the whole answer with unique ids."""
+        if all(original == id for original, id in self._given):
             return response
         given = list(self._given)
         parts: list[Any] = []

@@ -1,11 +1,11 @@
-"""Talking to a model: the one place where Pydantic AI's model interface is used.
+"""Requests to a model: the only module that uses Pydantic AI's model interface.
 
-`resolve` turns a name into a model. `open_stream` makes one request and streams the answer, and sees to
-what the providers and their packages leave open: it repairs the conversation, retries what passes while
-nobody has seen any of the answer, goes on with answers that the provider suspends, tells an answer that
-broke off from one that ended, stops at once when asked to, and keeps what had arrived.
+`resolve` turns a name into a model. `open_stream` makes one request and streams the answer, and handles what
+providers and their packages do not: it repairs the conversation, retries transient failures before any of the
+answer is shown, continues answers that the provider suspends, detects answers that were cut off, stops at
+once when aborted, and keeps what has arrived.
 
-Pydantic AI takes most of a second to load, so it is imported when the first model is used.
+Pydantic AI takes most of a second to import, so it is imported with the first model.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
 MAX_RETRIES = 2
-MAX_CONTINUATIONS = 10  # of an answer that the provider pauses again and again
-MAX_POLLS = 1000  # of an answer that the provider makes in the background
-HANG_UP_ROUNDS = 20  # of the event loop, after which a read waits for the provider
-CANCEL_TIMEOUT = 5.0  # seconds that telling the provider of an abort may take
+MAX_CONTINUATIONS = 10  # of an answer that the provider keeps pausing
+MAX_POLLS = 1000  # of an answer that the provider generates in the background
+HANG_UP_ROUNDS = 20  # ticks of the event loop, after which a pending read waits for the provider
+CANCEL_TIMEOUT = 5.0  # seconds for cancelling an answer at the provider
 EXTRAS = {"anthropic", "google", "openai"}  # of outlast
 
 OnRetry = Callable[[Exception, int, float], None]
@@ -74,16 +74,16 @@ OnRetry = Callable[[Exception, int, float], None]
 
 
 def resolve(model: str | Model) -> Model:
-    """The model of this name ("anthropic:claude-sonnet-5"), or the model itself.
+    """Return the model with this name ("anthropic:claude-sonnet-5"), or the given model.
 
-    A name stands for the same model everywhere, so that its connections are shared, until a key or an
-    address in the environment changes.
+    Models are cached by name, so that connections are shared, until a key or a URL in the environment
+    changes.
     """
     if not isinstance(model, str):
         from pydantic_ai.models import Model
 
         if not isinstance(model, Model):
-            raise TypeError(f"a model is a name or one of Pydantic AI's models, not {model!r}")
+            raise TypeError(f"model must be a name or a model of Pydantic AI, got {model!r}")
         return model
     environment = os.environ.items()
     relevant = tuple(sorted(item for item in environment if item[0].endswith(("_KEY", "_URL"))))
@@ -102,14 +102,14 @@ def _resolved(name: str, _environment: tuple[tuple[str, str], ...]) -> Model:
         extra = named[1] if named else name.partition(":")[0]
         package = f"outlast[{extra}]" if extra in EXTRAS else f"pydantic-ai-slim[{extra}]"
         raise ModelNotConfigured(
-            f"the model {name!r} needs a package that is not installed: pip install '{package}'"
+            f"the model {name!r} requires a missing package: pip install '{package}'"
         ) from error
     except UserError as error:
         if error.message.startswith("Unknown model"):
-            raise UnknownModel(f"{error.message} (a name is 'provider:model')") from error
-        # The first sentence names the variable; what follows is advice for other frameworks.
+            raise UnknownModel(f"{error.message} (a name must be 'provider:model')") from error
+        # The first sentence names the variable; the rest is advice for other frameworks.
         cause = error.message.partition(" or pass it via")[0].partition(". ")[0]
-        raise ModelNotConfigured(f"the model {name!r} is not set up: {cause}") from error
+        raise ModelNotConfigured(f"the model {name!r} is not configured: {cause}") from error
 
 
 # --- the answer ----------------------------------------------------------------------------------
@@ -130,16 +130,15 @@ def open_stream(
     chance: Callable[[], float] = random.random,
     instrument: InstrumentationSettings | bool | None = None,
 ) -> ModelStream:
-    """Ask the model for its next answer; events as they come, then the whole of it.
+    """Request the model's next answer, as a stream of events and then as a whole.
 
-    `instructions` are the system prompt; without them it is that of the last message that has one.
+    `instructions` are the system prompt; the default is that of the last message that has one.
     `is_prefilled`: the messages end with words of the model, which it is to continue.
-    `stall_timeout` limits the wait for each event (0 or None: no limit). `on_retry` is told of each error
-    that is retried: the error, how many attempts have failed, and the seconds until the next. `chance`
-    spreads the waits.
+    `stall_timeout` limits the wait for each event (0 or None: no limit). `on_retry` is called before each
+    retry with the error, the number of failed attempts, and the seconds until the next. `chance` provides the
+    jitter of the waits.
 
-    Messages that end with a suspended response make the provider go on with it; events then continue its
-    parts.
+    Messages that end with a suspended response make the provider continue it; events then continue its parts.
 
     ```python
     from pydantic_ai.messages import ModelRequest, PartDeltaEvent, PartStartEvent
@@ -151,7 +150,7 @@ def open_stream(
         async for event in stream:
             match event:
                 case PartStartEvent() | PartDeltaEvent():
-                    pass  # and so on; what you do not know, pass over
+                    pass  # ignore unknown events
     assert stream.response.text == "Hello there."
     assert stream.response.state == "complete"
     ```
@@ -173,10 +172,10 @@ def open_stream(
 
 
 class ModelStream:
-    """One answer of a model, as it arrives. To be used with `async with`: leaving it closes the connection.
+    """One answer of a model, as it arrives. Use it with `async with`, which closes the connection.
 
-    Iterating ends with the answer, or when the abort is set. Every failure is a `ModelFailed`, and
-    `response` is what had arrived by then.
+    Iteration ends with the answer, or when the abort is set. Every failure is a `ModelFailed`; `response` is
+    what has arrived by then.
     """
 
     def __init__(
@@ -197,7 +196,7 @@ class ModelStream:
     ) -> None:
         self.model = model
         self._messages = list(messages)
-        self._before: ModelResponse | None = None  # what earlier requests brought, if suspended
+        self._before: ModelResponse | None = None  # a suspended answer of earlier requests
         if self._messages and getattr(self._messages[-1], "state", None) == "suspended":
             self._before = without_cursor(cast("ModelResponse", self._messages.pop()))
         self._parameters = request_parameters(self._messages, parameters, instructions)
@@ -211,7 +210,7 @@ class ModelStream:
         self._chance = chance
         self._instrument = instrumentation(instrument)
         self._current: StreamedResponse | None = None
-        self._left: ModelResponse | None = None  # what had arrived when the reader left
+        self._left: ModelResponse | None = None  # what had arrived when the reader stopped
         self._watch: Watch | None = None
         self._watched: AsyncGenerator[ModelResponseStreamEvent] | None = None
         self._events = self._read()
@@ -250,15 +249,15 @@ class ModelStream:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether the provider has said that it may hold the rest of the answer for a later request."""
+        """Whether the provider may keep the rest of the answer for a later request."""
         return self._current is not None and self._current.state == "suspended"
 
     @property
     def response(self) -> ModelResponse:
-        """What has arrived so far, and the complete answer once the iteration has ended by itself.
+        """What has arrived so far; the complete answer once the iteration has ended.
 
-        Its `state` is "complete" then, "interrupted" after an abort, and "incomplete" meanwhile and after an
-        error; "suspended" if the provider holds the answer, so that a later request can fetch it.
+        Its `state` is then "complete"; "interrupted" after an abort; "incomplete" before and after an error;
+        "suspended" if the provider keeps the answer for a later request.
         """
         from pydantic_ai.messages import ModelResponse
 
@@ -278,7 +277,7 @@ class ModelStream:
     # --- requests ---
 
     async def _read(self) -> AsyncGenerator[ModelResponseStreamEvent]:
-        """Events of as many requests as the answer takes, in terms of the whole answer."""
+        """Yield the events of all requests that the answer takes, with indexes of the whole answer."""
         failures = continuations = 0
         while True:
             seen = False
@@ -291,7 +290,9 @@ class ModelStream:
                         async for event in stream if more is None else more:
                             event = self._answers.event(event)
                             if event.event_kind == "part_end" and event.next_part_kind is None:
-                                last_end = event  # it comes at the end, or it is not the end yet
+                                last_end = (
+                                    event  # yielded at the end, if the answer does not continue
+                                )
                                 continue
                             seen = True
                             yield event
@@ -308,9 +309,9 @@ class ModelStream:
             except Exception as error:
                 if self.is_aborted:
                     return
-                if self._goes_on_elsewhere(error):
+                if self._is_still_generated(error):
                     response = self.response
-                elif not seen and self._leaves_out_links(error):
+                elif not seen and self._drop_links(error):
                     continue
                 else:
                     failures += 1
@@ -325,7 +326,7 @@ class ModelStream:
     def _request(self) -> AbstractAsyncContextManager[StreamedResponse]:
         from pydantic_ai.direct import model_request_stream
 
-        # A model may outlive the event loop that its connections belong to: then it needs new ones.
+        # A model may outlive the event loop of its connections: then it needs new ones.
         self.model._refresh_http_client()
         messages = request_messages(
             self.model, self._messages, self._parameters, is_prefilled=self._is_prefilled
@@ -344,10 +345,10 @@ class ModelStream:
     async def _more(
         self, stream: StreamedResponse, before: ModelResponse
     ) -> AsyncGenerator[ModelResponseStreamEvent]:
-        """The events of a request that goes on with what earlier ones brought."""
+        """Yield the events of a request that continues earlier ones."""
         if is_polled(before):
             async for _ in stream:
-                pass  # it starts anew each time: only what has been added since is news
+                pass  # each poll returns the whole answer: only the additions are new
             for event in catch_up(before.parts, stream.get()):
                 yield event
             return
@@ -355,24 +356,25 @@ class ModelStream:
             yield shifted(event, len(before.parts))
 
     def _complete(self, stream: StreamedResponse) -> ModelResponse:
-        """The answer of a request that ended by itself; raises if it only looks like one."""
+        """Return the answer of a request that ended; raise if it was cut off."""
         response = self.response
         profiles = (model.profile for model in models_behind(self.model))
         if is_truncated(stream, response, profiles):
             raise ModelStreamTruncated(
-                f"the answer of the model {self.model.model_name} broke off", response=response
+                f"the answer of the model {self.model.model_name} was cut off", response=response
             )
         return response
 
-    def _goes_on_elsewhere(self, error: Exception) -> bool:
-        """Whether only the connection is lost, and the provider goes on with the answer."""
+    def _is_still_generated(self, error: Exception) -> bool:
+        """Return whether only the connection is lost, and the provider keeps generating the answer."""
         if self._current is None or kind_of(error) != "connection":
             return False
         return self.response.state == "suspended" and is_polled(self.response)
 
-    def _leaves_out_links(self, error: Exception) -> bool:
-        """Whether there are links to leave out, one of which may be what this request failed for: a link
-        that is dead stays part of the conversation for ever.
+    def _drop_links(self, error: Exception) -> bool:
+        """Remove links from the request, one of which may be dead and the cause of the failure.
+
+        Returns whether there were any. A dead link would stay in the conversation for ever.
         """
         if kind_of(error) not in ("unknown", "rejected"):
             return False
@@ -400,10 +402,10 @@ class ModelStream:
         await self._sleep(delay)
 
     async def _continue(self, response: ModelResponse, times: int) -> None:
-        """Get ready to ask for the rest of a suspended answer."""
+        """Prepare the request for the rest of a suspended answer."""
         if times > (MAX_POLLS if is_polled(response) else MAX_CONTINUATIONS):
             raise ModelFailed(
-                f"the model {self.model.model_name} has suspended its answer {times} times",
+                f"the model {self.model.model_name} suspended its answer {times} times",
                 response=response,
             )
         self._before, self._current = response, None
@@ -419,7 +421,7 @@ class ModelStream:
             self._watch.start()
 
     async def _cancel_job(self) -> None:
-        """Tell a provider that makes the answer in the background that nobody wants it any more."""
+        """Cancel an answer that the provider generates in the background."""
         source: Any = self._current.get() if self._current is not None else self._before
         if source is not None and source.state == "suspended":
             with suppress(Exception):
@@ -428,10 +430,10 @@ class ModelStream:
 
 
 async def _hang_up(stream: StreamedResponse) -> None:
-    """Close the connection of a stream that nobody reads any more.
+    """Close the connection of a stream that is no longer read.
 
-    Cancelling a read that waits for the provider does so whoever that is. Only leaving it does not:
-    google-genai holds on to its connection until the garbage collector comes by.
+    Cancelling a pending read closes it for every provider. Closing the stream does not: google-genai keeps
+    its connection until the garbage collector runs.
     """
     reader = asyncio.ensure_future(_read_on(stream))
     for _ in range(HANG_UP_ROUNDS):

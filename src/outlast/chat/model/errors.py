@@ -1,4 +1,4 @@
-"""What can go wrong with a model, sorted by what to do about it. Decisions are pure functions."""
+"""Failures of models, classified by remedy. Decisions are pure functions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
 
 Kind = Literal[
-    "rate_limit",  # too many requests: wait, then again
-    "overloaded",  # the provider cannot serve anybody just now: wait, then again
+    "rate_limit",  # too many requests: wait and retry
+    "overloaded",  # the provider is temporarily unavailable: wait and retry
     "connection",  # not reached, or lost on the way
-    "truncated",  # the answer broke off without an end
-    "stalled",  # nothing came for longer than `stall_timeout`
+    "truncated",  # the answer was cut off
+    "stalled",  # nothing arrived for longer than `stall_timeout`
     "context_overflow",  # the conversation is too long for the model: shorten it
     "quota",  # the account is used up
-    "rejected",  # the request itself is refused: credentials, model name, contents
+    "rejected",  # the request itself is rejected: credentials, model name, contents
     "unknown",
 ]
 
@@ -28,7 +28,7 @@ _SHOWN: dict[Kind, str] = {
     "rate_limit": "The model is busy. Please try again in a moment.",
     "overloaded": "The model is busy. Please try again in a moment.",
     "connection": "The model could not be reached. Please try again in a moment.",
-    "truncated": "The answer broke off. Please try again.",
+    "truncated": "The answer was cut off. Please try again.",
     "stalled": "The model stopped answering. Please try again.",
     "context_overflow": "The conversation is too long for the model.",
     "quota": "The model is not available at the moment.",
@@ -37,7 +37,7 @@ _SHOWN: dict[Kind, str] = {
 }
 HIDDEN = "An error occurred."
 
-# What providers say of a conversation that is too long, where their errors have no code for it.
+# Error messages of providers about a conversation that is too long, where there is no error code.
 _TOO_LONG = re.compile(
     "|".join(
         (
@@ -62,12 +62,12 @@ _TOO_LONG = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
-PASSING: frozenset[Kind] = frozenset({"rate_limit", "overloaded", "connection", "truncated"})
+RETRYABLE: frozenset[Kind] = frozenset({"rate_limit", "overloaded", "connection", "truncated"})
 
 FIRST_DELAY = 0.5  # seconds
 LARGEST_DELAY = 8.0  # seconds
 LARGEST_EXPONENT = 20
-LARGEST_RETRY_AFTER = 60.0  # seconds; whoever is asked to wait longer gives up instead
+LARGEST_RETRY_AFTER = 60.0  # seconds; a longer wait is not worth it
 
 
 class UnknownModel(OutlastError, LookupError):
@@ -79,7 +79,7 @@ class ModelNotConfigured(OutlastError):
 
 
 class ModelFailed(OutlastError):
-    """A request to a model failed; `kind` says how, `response` holds what had arrived.
+    """A request to a model failed; `kind` says how, `response` is what had arrived.
 
     The provider's own error is the cause.
     """
@@ -99,29 +99,29 @@ class ModelFailed(OutlastError):
 
 
 class ModelStreamTruncated(ModelFailed):
-    """The answer broke off: the stream ended without saying why the model had stopped."""
+    """The answer was cut off: the stream ended without a finish reason."""
 
     def __init__(self, message: str, *, response: ModelResponse | None = None) -> None:
         super().__init__(message, kind="truncated", response=response)
 
 
 class ModelStalled(ModelFailed):
-    """The model sent nothing for longer than `stall_timeout`. The request was given up."""
+    """The model sent nothing for longer than `stall_timeout`, so the request was abandoned."""
 
     def __init__(self, message: str, *, response: ModelResponse | None = None) -> None:
         super().__init__(message, kind="stalled", response=response)
 
 
-_PASSING = ("stalled", "connection", "truncated", "overloaded")
+_TRANSIENT = ("stalled", "connection", "truncated", "overloaded")
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether a model was lost on the way, and may be there again at once: its answer can be gone on with."""
-    return isinstance(error, ModelFailed) and error.kind in _PASSING
+    """Return whether the failure is transient, so that the answer can be continued at once."""
+    return isinstance(error, ModelFailed) and error.kind in _TRANSIENT
 
 
 def kind_of(error: BaseException) -> Kind:
-    """What kind of failure this is, whoever raised it.
+    """Classify a failure, ours or Pydantic AI's.
 
     ```python
     from pydantic_ai.exceptions import ModelHTTPError
@@ -134,7 +134,7 @@ def kind_of(error: BaseException) -> Kind:
         return error.kind
     from pydantic_ai import exceptions as theirs
 
-    # The more special ones come first.
+    # Subclasses come first.
     kinds: list[tuple[type[BaseException], Kind]] = [
         (theirs.ModelRateLimitError, "rate_limit"),
         (theirs.ModelQuotaExceededError, "quota"),
@@ -152,7 +152,7 @@ def kind_of(error: BaseException) -> Kind:
     if isinstance(error, theirs.ModelHTTPError):
         return _kind_of_status(error.status_code)
     if isinstance(error, theirs.FallbackExceptionGroup) and error.exceptions:
-        return kind_of(error.exceptions[-1])  # what the last of the models said
+        return kind_of(error.exceptions[-1])  # the failure of the last model
     return "unknown"
 
 
@@ -167,17 +167,17 @@ def _kind_of_status(status: int) -> Kind:
 
 
 def retry_after_of(error: BaseException) -> float | None:
-    """The seconds that the provider asked for, if it did."""
+    """Return the wait in seconds that the provider asked for, or None."""
     seconds = getattr(error, "retry_after", None)
     return float(seconds) if isinstance(seconds, int | float) else None
 
 
 def should_retry(error: BaseException, *, attempt: int, max_retries: int, seen: bool) -> bool:
-    """Whether to make the request again after this many failed attempts.
+    """Return whether to retry the request after this many failed attempts.
 
-    Never once anybody has `seen` part of the answer: a second one would read differently.
+    Never after part of the answer was `seen`: a second answer would differ.
     """
-    if seen or attempt > max_retries or kind_of(error) not in PASSING:
+    if seen or attempt > max_retries or kind_of(error) not in RETRYABLE:
         return False
     if getattr(error, "provider_retry_hint", None) is False:
         return False
@@ -186,9 +186,7 @@ def should_retry(error: BaseException, *, attempt: int, max_retries: int, seen: 
 
 
 def retry_delay(error: BaseException, *, attempt: int, chance: float) -> float:
-    """Seconds to wait before the next attempt: what the provider says, else doubling, spread by `chance`
-    (0..1).
-    """
+    """Return the seconds until the next attempt: the provider's wait, else doubling, with jitter (0..1)."""
     retry_after = retry_after_of(error)
     if retry_after is not None and retry_after > 0:
         return retry_after
@@ -197,7 +195,7 @@ def retry_delay(error: BaseException, *, attempt: int, chance: float) -> float:
 
 
 def shown_to_users(error: BaseException) -> str:
-    """An error in words for whoever chats: nothing of a provider's answer, of the set-up or of the code.
+    """Return an error message for users, without details of the provider, the configuration or the code.
 
     The error itself is for the store, the log and the inspector.
 
@@ -217,9 +215,9 @@ def shown_to_users(error: BaseException) -> str:
 
 
 def _classify_overflow(error: BaseException | str, context: Any = None) -> Overflow | None:
-    """ "context_overflow" if this error, or the text of one, says that the conversation is too long.
+    """Return "context_overflow" if an error, or its message, says that the conversation is too long.
 
-    For `classify_chat_error`; it knows what Anthropic, OpenAI, Google, Bedrock and others say.
+    For `classify_chat_error`; it knows the messages of Anthropic, OpenAI, Google, Bedrock and others.
 
     ```python
     from outlast.chat.model.errors import default_context_overflow_classifier as classify

@@ -1,7 +1,7 @@
-"""Files that users hand in, as far as a model can read them. Pure.
+"""Replaces files of users that a model cannot read with notes. Pure.
 
-The providers' classes refuse what their models do not take, and would go on refusing it for as long as it
-is part of the conversation: so it is left out, and named in its place.
+The providers' classes reject unsupported files, and would reject every later request, because the file stays
+in the conversation.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _IMAGES_OF_GOOGLE = ("image/heic", "image/heif")
 def with_readable_files(
     messages: Sequence[ModelMessage], profiles: Sequence[Mapping[str, Any]]
 ) -> list[ModelMessage]:
-    """The same, with a note for each file that not all models of these profiles can read."""
+    """Replace each file that a model of these profiles cannot read with a note."""
     return _with_content(messages, lambda item: _readable(item, profiles))
 
 
 def without_links(messages: Sequence[ModelMessage]) -> list[ModelMessage] | None:
-    """The same, with a note for each file that has to be fetched; None if there is none."""
+    """Replace each linked file with a note; None if there are no links."""
     after = _with_content(messages, _unlinked)
     return None if all(map(operator.is_, after, messages)) else after
 
@@ -38,7 +38,7 @@ def without_links(messages: Sequence[ModelMessage]) -> list[ModelMessage] | None
 def _with_content(
     messages: Sequence[ModelMessage], change: Callable[[UserContent], UserContent]
 ) -> list[ModelMessage]:
-    """The same, with each item that is more than a text changed. What does not change stays itself."""
+    """Apply a change to each item of the users' contents. Unchanged messages keep their identity."""
     after = list(messages)
     for place, message in enumerate(messages):
         if message.kind == "request" and any(map(_has_files, message.parts)):
@@ -97,7 +97,7 @@ def _can_read(kind: str, profile: Mapping[str, Any]) -> bool:
 
 
 def _kind(item: Any) -> str:
-    """The media type, in small letters and without parameters; "" if nobody knows."""
+    """Return the media type in lower case and without parameters; "" if unknown."""
     try:
         return str(item.media_type).partition(";")[0].strip().lower()
     except ValueError:
@@ -118,4 +118,4 @@ def _text(data: bytes) -> str | None:
 def _note(item: Any, kind: str) -> str:
     url = getattr(item, "url", None)
     what = f"{kind}, {url}" if url and kind else url or f"{kind}, {len(item.data):,} bytes"
-    return f"(a file that cannot be read here: {what})"
+    return f"(a file that this model cannot read: {what})"

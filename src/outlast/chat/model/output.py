@@ -1,4 +1,4 @@
-"""Answers of a type that the user gives: asked of the model as JSON, and checked when they arrive."""
+"""Structured answers: requested from the model as JSON of a type, and validated when they arrive."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.models import Model, ModelRequestParameters
 
-ANSWER = "final_answer"  # the tool that a model calls with its answer, where it cannot just say it
-_ASK = "Call this with your answer as soon as you have it, instead of saying it."
+ANSWER = "final_answer"  # the output tool, for models without a JSON format
+_ASK = "Call this with your answer as soon as you have it, instead of writing it as text."
 
 
 class OutputInvalid(OutlastError, ValueError):
-    """The model's answer is not of the type that was asked for."""
+    """The model's answer does not validate as the requested type."""
 
 
 class OutputType:
@@ -32,15 +32,15 @@ class OutputType:
         self._name = getattr(kind, "__name__", "answer")
         self._schema = self._adapter.json_schema()
         self._wrapper: Any = None
-        if not _is_object(self._schema):  # providers take nothing else
+        if not _is_object(self._schema):  # providers accept only objects
             self._wrapper = create_model("Answer", response=(kind, ...))
             self._schema = self._wrapper.model_json_schema()
 
     def asked_of(self, model: Model, parameters: ModelRequestParameters) -> ModelRequestParameters:
-        """The request, asking for this type in the way that the model is best at.
+        """Return parameters that request this type in the way that suits the model best.
 
-        If that is a tool, `open_stream` hands out the call of it as the text of its arguments: an answer
-        looks the same whatever the model.
+        If that is a tool, `open_stream` returns the call's arguments as text, so that an answer looks the
+        same for every model.
         """
         from pydantic_ai.output import OutputObjectDefinition
         from pydantic_ai.tools import ToolDefinition
@@ -68,20 +68,20 @@ class OutputType:
         return replace(parameters, output_mode=mode, output_object=wanted)
 
     def value_of(self, response: ModelResponse) -> Any:
-        """The answer as a value of the type; None if it is none yet, but asks for tools."""
+        """Return the answer as a value of the type; None if the response calls tools instead."""
         if response.tool_calls:
             return None
         try:
             return self.parsed(response.text or "")
         except OutputInvalid:
-            # It may have said something before it answered.
+            # The model may have written a text before its answer.
             texts = [part.content for part in response.parts if part.part_kind == "text"]
             if len(texts) < 2:
                 raise
         return self.parsed(texts[-1])
 
     def parsed(self, text: str) -> Any:
-        """The answer as a value of the type; fences that models like to put around JSON are forgiven."""
+        """Parse an answer, with or without a Markdown fence around the JSON."""
         from pydantic import ValidationError
 
         text = text.strip()
@@ -91,20 +91,18 @@ class OutputType:
             try:
                 return self._wrapper.model_validate_json(text).response
             except ValidationError:
-                pass  # without the wrapper, perhaps
+                pass  # try without the wrapper
         try:
             return self._adapter.validate_json(text)
         except ValidationError as error:
-            raise OutputInvalid(f"the answer is not a {self._name}: {error}") from error
+            raise OutputInvalid(f"the answer does not validate as {self._name}: {error}") from error
 
 
 def output_mode(
     profiles: Sequence[Mapping[str, Any]], parameters: ModelRequestParameters
 ) -> Literal["native", "tool", "prompted"]:
-    """How to ask for JSON, so that all models of these profiles understand: as the format of the answer,
-    as the arguments of a tool, or just in words.
-    """
-    # Gemini before 3 takes either a format or tools, and either the provider's tools or ours.
+    """Return how to request JSON from models of these profiles: as a format, by a tool, or by a prompt."""
+    # Gemini before 3 accepts either a format or tools, and either the provider's tools or ours.
     combines = all(each.get("google_supports_tool_combination", True) for each in profiles)
     has_tools = bool(parameters.function_tools or parameters.native_tools)
     knows_formats = all(each.get("supports_json_schema_output", False) for each in profiles)

@@ -1,4 +1,4 @@
-"""The request that hands a provider the beginning of an answer, and asks it to continue.
+"""Requests that pass the beginning of an answer to the provider, which continues it.
 
 `continuation` says which provider can, and how it is spelled. Pydantic AI has no setting for a flag at the
 last message, or for another address: then a copy of the model is asked, which maps messages as the model does
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def last_text(messages: Sequence[ModelMessage]) -> str | None:
-    """The text that a conversation ends with, if the model has the last word; None: something else."""
+    """Return the text that a conversation ends with, if it is the model's; otherwise None."""
     if not messages or messages[-1].kind != "response" or not messages[-1].parts:
         return None
     part = messages[-1].parts[-1]
@@ -46,12 +46,12 @@ def prefilled(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
 
 
 def instruction(messages: Sequence[ModelMessage]) -> str:
-    """What to say behind a conversation that ends with the model's words: for `with_continuation`."""
+    """Return the prompt for `with_continuation` after a conversation that ends with the model's text."""
     return continue_instruction(last_text(messages) or "")
 
 
 def prefill_settings(settings: ModelSettings | None, prefill: Prefill) -> ModelSettings:
-    """The settings of a request, with the fields that ask for it. What the user has set wins."""
+    """Add the fields that request a prefill. Settings of the user take precedence."""
     merged = cast("ModelSettings", dict(settings or {}))
     if prefill.body:
         given = merged.get("extra_body")
@@ -61,7 +61,7 @@ def prefill_settings(settings: ModelSettings | None, prefill: Prefill) -> ModelS
 
 
 def prefill_model(model: Model, prefill: Prefill) -> Model:
-    """The model to ask: this one, or a copy of it that marks the last message, or asks at another address."""
+    """Return this model, or a copy that marks the last message or uses another address."""
     if prefill.flag is None and prefill.path is None:
         return model
     [inner] = models_behind(model)
@@ -79,7 +79,7 @@ def prefill_model(model: Model, prefill: Prefill) -> Model:
 
 
 def _flagging(map_messages: Any, flag: str) -> Any:
-    """The way from our messages to the provider's, with a flag at the last one."""
+    """Wrap a model's message mapping, so that the last message gets a flag."""
 
     async def mapped(*args: Any, **kwargs: Any) -> Any:
         messages = await map_messages(*args, **kwargs)

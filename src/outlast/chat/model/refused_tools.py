@@ -1,7 +1,7 @@
-"""Tools of the client that a provider refuses: whether a failure may be theirs, and which to leave out. Pure.
+"""Client tools that a provider rejects: whether a failure may be caused by one, and which to omit. Pure.
 
-A client brings its tools with a request. One that the provider does not take would end this turn and each
-one that follows, so the turn is tried once more without it.
+A client sends its tools with a request. A tool that the provider rejects would fail this turn and every later
+one, so the turn is retried without it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Collection, Sequence
 from outlast.chat.model.errors import ModelFailed, default_context_overflow_classifier
 
 _STATUSES = (400, 422)
-# How providers name a tool by its place: Anthropic, OpenAI, Google.
+# How Anthropic, OpenAI and Google refer to a tool by its index.
 _PLACE = re.compile(r"(?:tools|function_?declarations)(?:\.|\[)(\d+)", re.IGNORECASE)
 
 
 def may_be_refused(failure: BaseException) -> bool:
-    """Whether a model refused a request as it stood: nothing has come, and nothing else explains it."""
+    """Return whether a model may have rejected the request because of its tools."""
     if not isinstance(failure, ModelFailed) or failure.kind not in ("rejected", "unknown"):
         return False
     if failure.response is not None and failure.response.parts:
@@ -31,10 +31,10 @@ def may_be_refused(failure: BaseException) -> bool:
 def blamed(
     text: str, offered: Sequence[str], of_client: Sequence[str], proven: Collection[str]
 ) -> list[str]:
-    """The tools of the client that are left out of the next try.
+    """Return the client tools to omit from the retry.
 
-    Those that the error names, or gives the places of among all that were `offered`; otherwise those that no
-    provider has taken yet, or all of them.
+    Those that the error names, or refers to by index in `offered`; otherwise those that no provider has
+    accepted yet, or all of them.
     """
     named = [name for name in of_client if _is_named(name, text)]
     places = {int(place) for place in _PLACE.findall(text) if len(place) < 6}

@@ -1,4 +1,4 @@
-"""What is sent to a model: a conversation that every provider takes. Pure."""
+"""Builds a request to a model, such that every provider accepts it. Pure."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ def request_messages(
     *,
     is_prefilled: bool = False,
 ) -> list[ModelMessage]:
-    """A conversation as this model takes it.
+    """Return a conversation in a form that this model accepts.
 
-    It begins with the user, who has the last word too, unless `is_prefilled`: then the model continues its
-    own words. Every call has its result; two answers in a row are one. Left out is what providers refuse:
-    thoughts that were cut off and so lack their signature, texts of nothing but white space, and files that
-    the model cannot read.
+    It begins and ends with the user, unless `is_prefilled`: then the model continues its own text. Every call
+    has its result; consecutive answers are joined. Omitted is what providers reject: reasoning that was cut
+    off and lacks its signature, texts of white space only, and files that the model cannot read.
     """
     from pydantic_ai.messages import repair_messages
 
@@ -53,7 +52,7 @@ def request_messages(
 
 
 def _can_be_sent(part: Any, is_cut_off: bool) -> bool:
-    """A part of an answer: not if it is a thought without its end, or white space with nothing beside it."""
+    """Return whether providers accept a part: not unsigned reasoning cut off, nor bare white space."""
     kind = part.part_kind
     if kind == "thinking":
         return not is_cut_off or bool(part.signature)
@@ -63,9 +62,9 @@ def _can_be_sent(part: Any, is_cut_off: bool) -> bool:
 
 
 def _joined_answers(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-    """The same, with answers of one provider that follow each other as one: the second continues the first.
+    """Join consecutive answers of one provider: the second continues the first.
 
-    Google refuses a call that comes neither after a user's words nor after a result.
+    Google rejects a call that follows neither a user's message nor a result.
     """
     joined: list[ModelMessage] = []
     for message in messages:
@@ -86,9 +85,7 @@ def request_parameters(
     parameters: ModelRequestParameters | None,
     instructions: str | None = None,
 ) -> ModelRequestParameters:
-    """The parameters, with the instructions: their own, else these, else those of the last message that
-    has some.
-    """
+    """Return the parameters with instructions: their own, else these, else those of the last message."""
     from pydantic_ai.messages import InstructionPart, ModelRequest
     from pydantic_ai.models import ModelRequestParameters
 
@@ -107,10 +104,9 @@ def request_parameters(
 def request_settings(
     model: Model, settings: ModelSettings | None, parameters: ModelRequestParameters | None = None
 ) -> ModelSettings:
-    """The settings, with the retries of the provider's package switched off: we make our own.
+    """Return the settings, with the retries of the provider's package disabled in favour of our own.
 
-    Of the tools that `tool_choice` names, those count that there are; if there are none, it is a
-    `ValueError`.
+    Unknown names in `tool_choice` are dropped; raises `ValueError` if none is left.
     """
     given = cast("ModelSettings", dict(settings or {}))
     if "max_retries" not in given and not any(
@@ -123,22 +119,20 @@ def request_settings(
         if not known:
             there = ", ".join(sorted(parameters.tool_defs)) or "none"
             wanted = ", ".join(map(repr, choice))
-            raise ValueError(
-                f"tool_choice names no tool of this request: {wanted}; there are: {there}"
-            )
+            raise ValueError(f"tool_choice must name tools of this request ({there}), got {wanted}")
         given["tool_choice"] = known
     return given
 
 
 def tool_choice_of(given: Any) -> Any:
-    """A tool choice as Pydantic AI takes it: one of its words, or a list of names."""
+    """Return a tool choice for Pydantic AI: one of its keywords, or a list of names."""
     if isinstance(given, str):
         return given if given in _CHOICES else [given]
     return list(given) if isinstance(given, Sequence) else given
 
 
 def instrumentation(given: InstrumentationSettings | bool | None) -> Any:
-    """How requests are traced. `True`: as Pydantic AI does it, without every tool's schema in every span."""
+    """Return the tracing settings. `True` means Pydantic AI's, without the schemas of tools in each span."""
     if given is not True:
         return given
     from pydantic_ai.models.instrumented import InstrumentationSettings
@@ -147,7 +141,7 @@ def instrumentation(given: InstrumentationSettings | bool | None) -> Any:
 
 
 def models_behind(model: Model) -> list[Model]:
-    """The models that requests end up with: this one, or those that it wraps."""
+    """Return the models that receive the requests: this one, or those that it wraps."""
     wrapped = [getattr(model, "wrapped", None), *getattr(model, "models", ())]
     inner = [deeper for other in wrapped if other is not None for deeper in models_behind(other)]
     return inner or [model]

@@ -1,4 +1,4 @@
-"""Settings of a turn, as Pydantic AI takes them."""
+"""Conversion of a turn's settings to Pydantic AI's."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def model_settings(
     thinking: bool | str | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> ModelSettings:
-    """The same settings in Pydantic AI's words. What is None is left to the model.
+    """Convert settings to Pydantic AI's. None leaves a setting to the model.
 
     `timeout` limits each wait for the provider, not the whole answer. `tool_choice` is "auto", "none",
-    "required", or the names of tools, one of which must be called. `provider_options` are handed on as
-    they are, and win: they are for what only some providers have, such as `openai_reasoning_effort` or
+    "required", or the names of tools, one of which must be called. `provider_options` are passed unchanged,
+    and take precedence: they are for settings of some providers only, such as `openai_reasoning_effort` or
     `extra_body`.
 
     ```python

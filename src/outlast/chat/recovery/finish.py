@@ -18,8 +18,8 @@ from outlast.chat.recovery.judge import Interruption, Verdict
 from outlast.chat.recovery.open_calls import close_calls, settle_by_chain
 from outlast.chat.recovery.recovered_turns import recovered_turns
 from outlast.chat.run.runner import UNANSWERED_CALL
-from outlast.chat.stream.reading import Streams
 from outlast.chat.stream.stream import Stream
+from outlast.chat.stream.streams import Streams
 from outlast.chat.transcript.transcript import Change, Transcript
 from outlast.chat.turn.failure import reported
 from outlast.chat.turn.part import ChatPart
@@ -136,7 +136,7 @@ class InterruptedEnds(ChatPart):
             if chain is not None:
                 change = await self._chained_end(what, chain, message)
             elif message is not None:
-                change = await self._settler.answered(message, entry, entry.target, outcome)
+                change = await self._settler.answer_change(message, entry, entry.target, outcome)
             await stream.drained()
             commit = self.commits.new()
             commit.write(*what.record)
@@ -183,11 +183,11 @@ class InterruptedEnds(ChatPart):
         self, what: Interruption, failure: Exception, status: Outcome, stage: ChatErrorStage
     ) -> None:
         """It ends here, and the agent is told."""
-        self._transcript.coming = partial(self._said, what), what.entry.target
+        self._transcript.failing_answer = partial(self._said, what), what.entry.target
         try:
             found = await reported(self.parts, failure, ChatErrorContext(what.entry.id, stage))
         finally:
-            self._transcript.coming = None
+            self._transcript.failing_answer = None
         await self.end(what, status, found.shown, detail=found.detail)
 
     @staticmethod

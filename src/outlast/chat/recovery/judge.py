@@ -195,7 +195,7 @@ class Judge(ChatPart):
             cause=cause,
             is_complete=partial.is_complete,
             is_cancelled=entry.cancelled is not None,
-            has_partial=has_called or partial.says_more_than(what.begun),
+            has_partial=has_called or partial.adds_to(what.begun),
             has_settled_work=has_called or partial.has_settled_work,
             pending=pending,
             before=len(behind) - after,
@@ -330,7 +330,7 @@ class Judge(ChatPart):
         entry, partial = what.entry, what.partial
         options = json.decode(entry.options)
         started = entry.started_at or entry.accepted_at
-        has_said = partial.says_more_than(what.begun)
+        has_said = partial.adds_to(what.begun)
         parts = partial.raw["parts"] if has_said else []
         context = ChatRecoveryContext(
             incident_id=entry.id,

@@ -13,8 +13,8 @@ from outlast.chat.message.reducer import MessageBuilder
 from outlast.chat.message.tool_part import Part, advanced, is_settled
 from outlast.chat.recovery.chain import becoming, settled_calls
 from outlast.chat.recovery.judge import Interruption, Verdict
-from outlast.chat.stream.reading import Streams
 from outlast.chat.stream.stream import Stream
+from outlast.chat.stream.streams import Streams
 from outlast.chat.tools.declare import ToolSpec, marked_methods
 from outlast.chat.tools.earlier import interrupted_end, nested_rows
 from outlast.chat.tools.ledger import CallRow, CallState, Ledger

@@ -34,7 +34,7 @@ from outlast.chat.recovery.incidents import Incidents
 from outlast.chat.recovery.judge import Interruption, Judge, Verdict
 from outlast.chat.recovery.open_calls import close_calls, settle_by_chain
 from outlast.chat.recovery.recovered_turns import recovered_turns
-from outlast.chat.stream.reading import Streams
+from outlast.chat.stream.streams import Streams
 from outlast.chat.transcript.transcript import Transcript
 from outlast.chat.turn.notices import TranscriptChanged
 from outlast.chat.turn.part import ChatPart
@@ -228,7 +228,7 @@ class Resumption(ChatPart):
             path = path[: under.index(entry.target) + 1]
         partial = folded(stream.chunks, begun)
         if begun is None:
-            partial.move_on_to(entry.message_id)
+            partial.start_message(entry.message_id)
         if cause is not None:
             self._lives[entry.id] = self._lives.get(entry.id, 0) + 1
         lives = self._lives.get(entry.id, 0)

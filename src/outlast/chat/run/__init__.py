@@ -1,7 +1,7 @@
 """The runner: one turn after another, each to a durable end.
 
 * `runner`: works through the inbox; `stop`: cancel, reset and clear.
-* `response_hook`: `on_chat_response`, at least once; `retention`: how long rows of settled turns are kept.
+* `response_hook`: calls `on_chat_response` at least once; `retention`: deletes rows of settled turns.
 
-An interrupted turn is handed to `recovery`, which this package does not know.
+Interrupted turns are resumed by `recovery`, which this package does not import.
 """

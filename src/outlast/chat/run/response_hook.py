@@ -1,6 +1,6 @@
-"""`on_chat_response`: told of every answer, at least once, after the next turn may begin.
+"""Calls `on_chat_response` with every answer, at least once, without delaying the next turn.
 
-That it is due is written in the commit of the turn's end, and deleted when the hook has returned.
+A row in the commit of the turn's end records that the call is due; it is deleted when the hook has returned.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DUE = Statement.same(
     """,
     key=2,
 )
-_TOLD = BulkStatement.same("responses told", "DELETE FROM responses WHERE agent = ? AND turn = ?")
+_DONE = BulkStatement.same("responses told", "DELETE FROM responses WHERE agent = ? AND turn = ?")
 _OF_AGENT = Query.same("SELECT turn FROM responses WHERE agent = ? ORDER BY seq")
 DUE_AGENTS = Query.same(
     "SELECT DISTINCT agent FROM responses WHERE agent > ? ORDER BY agent LIMIT ?", bulk=True
@@ -47,45 +47,45 @@ _NOTE = note_statement("responses WHERE agent = ? AND turn = ?")
 
 
 class ResponseHook(ChatPart):
-    """What an agent is still to be told of its own answers."""
+    """The due calls of one agent's hook."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._inbox = parts[Inbox]
         self._transcript = parts[Transcript]
         self._due: list[str] = []
-        self._telling: asyncio.Task[None] | None = None
+        self._calling: asyncio.Task[None] | None = None
 
     @classmethod
     def of(cls, parts: Parts) -> ResponseHook | None:
-        """None: the agent has no such hook."""
+        """Return the part, or None if the agent does not override the hook."""
         return cls(parts) if is_overridden(parts.agent.on_chat_response) else None
 
     async def load(self) -> None:
-        """Read what earlier activations did not come to."""
+        """Read the calls that earlier activations left due."""
         found = await self.activation.store.fetch(_OF_AGENT, self.address)
         self._due = [turn for (turn,) in found]
 
     async def start(self) -> None:
-        self.go_on()
+        self.proceed_with()
 
     def settled(self, commit: Commit, settlement: Settlement) -> None:
         entry = settlement.entry
         if settlement.message is not None:
             commit.write((_DUE, (self.address, entry.id, entry.seq)))
-            commit.then(lambda: self.go_on(entry.id))
+            commit.then(lambda: self.proceed_with(entry.id))
 
-    def go_on(self, *turns: str) -> None:
-        """Tell what is due, one after another."""
+    def proceed_with(self, *turns: str) -> None:
+        """Make the due calls, one after another."""
         self._due += turns
-        if self._due and self._telling is None and self.activation.ended is None:
-            self._telling = self.activation.spawn(self._tell_all(), "on_chat_response")
+        if self._due and self._calling is None and self.activation.ended is None:
+            self._calling = self.activation.spawn(self._call_all(), "on_chat_response")
 
     @property
     def is_busy(self) -> bool:
-        return self._telling is not None
+        return self._calling is not None
 
-    async def _tell_all(self) -> None:
+    async def _call_all(self) -> None:
         try:
             while self._due:
                 turn = self._due[0]
@@ -94,19 +94,19 @@ class ResponseHook(ChatPart):
                 )
                 token = current_work.set(origin)
                 try:
-                    await self._in_time(self._tell, turn)
+                    await self._until_stored(self._call, turn)
                 finally:
                     current_work.reset(token)
-                ending = [(_TOLD, (self.address, turn)), forget(self.address, origin.scope)]
-                await self._in_time(self.commits.commit, ending)
+                ending = [(_DONE, (self.address, turn)), forget(self.address, origin.scope)]
+                await self._until_stored(self.commits.commit, ending)
                 self._due.remove(turn)
-        except OutlastError:  # the next activation goes on
+        except OutlastError:  # the next activation continues
             pass
         finally:
-            self._telling = None
+            self._calling = None
 
-    async def _in_time(self, work: Callable[[Any], Awaitable[Any]], what: Any) -> None:
-        """Do this, again and again while the store is away."""
+    async def _until_stored(self, work: Callable[[Any], Awaitable[Any]], what: Any) -> None:
+        """Retry the work while the store is unavailable."""
         for failures in count():
             try:
                 await work(what)
@@ -114,10 +114,10 @@ class ResponseHook(ChatPart):
             except OutlastError as error:
                 if self.activation.ended is not None:
                     raise
-                logger.error("%s: on_chat_response waits: %s", self.address, error)
+                logger.error("%s: on_chat_response is delayed: %s", self.address, error)
             await asyncio.sleep(min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(failures, 20)))
 
-    async def _tell(self, turn: str) -> None:
+    async def _call(self, turn: str) -> None:
         entry = await self._inbox.get(turn)
         if entry is None or entry.message_id is None or entry.outcome is None:
             return

@@ -1,7 +1,7 @@
-"""How long what a turn leaves behind is kept: stream and ledger ten minutes, entries and keys thirty days.
+"""Retention after a turn: its stream and ledger for ten minutes, entries and keys for thirty days.
 
-Only turns that have ended are touched. One alarm per agent, set in the commit of a turn's end; each part
-deletes what is its own.
+Only rows of ended turns are deleted. There is one alarm per agent, set in the commit of a turn's end; each
+part deletes its own rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALARM = "chat:retention"
 
 
 class Retention(ChatPart):
-    """The clearing up after the turns of one agent."""
+    """Deletes the expired rows of one agent's turns."""
 
     alarms = (ALARM,)
 
@@ -27,13 +27,13 @@ class Retention(ChatPart):
         super().__init__(parts)
         self._is_armed = False
         self._arming: Commit | None = None  # the commit that sets the alarm
-        self._at = 0  # when what the last turn leaves behind is to be deleted
+        self._at = 0  # when the rows of the last turn expire
 
     def settled(self, commit: Commit, settlement: Settlement) -> None:
         if settlement.is_put_back:
             return
         self._at = at = self.activation.clock.now() + KEEP_STREAMS
-        if self._is_armed or self._arming is commit:  # an alarm that is set is early enough
+        if self._is_armed or self._arming is commit:  # an alarm that is already set is earlier
             return
         self._arming = commit
         commit.write(alarm_by(self.address, ALARM, at))
@@ -47,14 +47,14 @@ class Retention(ChatPart):
         await asyncio.shield(self.activation.spawn(self.sweep(), "retention"))
 
     async def sweep(self) -> None:
-        """Delete what is old enough, and come back for what is not."""
+        """Delete the expired rows, and set the alarm for the next."""
         now = self.activation.clock.now()
         self._is_armed = False
         due = now - KEEP_STREAMS
         found = await self.activation.store.fetch(NEXT_TO_EXPIRE, self.address, due)
         youngest: int | None = found[0][0]
         times = [] if youngest is None else [youngest + KEEP_STREAMS]
-        if self._at > now:  # the query may have missed the end of a turn that is being stored
+        if self._at > now:  # the query may have missed a turn whose end is being stored
             times.append(self._at)
         commit = self.commits.new()
         times += [at for at in self.parts.join("expire", commit, now) if at]

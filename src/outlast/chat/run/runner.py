@@ -1,4 +1,4 @@
-"""The runner: the turns of one agent, one after another in the order of the inbox, each to a durable end."""
+"""The runner: runs the turns of one agent in the order of the inbox, each to a durable end."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ FIRST_RETRY = 1.0  # seconds
 LAST_RETRY = 60.0
 UNANSWERED_CALL = "The turn ended before this call was answered."
 LOST_FUNCTION = (
-    "The process ended before this turn began; the function that was to make its messages is gone."
+    "The process ended before this turn began, and with it the function that creates its messages."
 )
 
 
 class FunctionLost(OutlastError):
-    """The messages of a turn were to be made by a function of a process that is gone."""
+    """The function that creates the messages of a turn was lost with its process."""
 
     is_for_users = True
 
 
 class Runner(ChatPart):
-    """Works through the inbox, as long as there is something in it."""
+    """Works through the inbox while it has entries."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -73,7 +73,7 @@ class Runner(ChatPart):
         self._work: asyncio.Task[None] | None = None
         self._pausing: asyncio.Future[None] | None = None
         self.is_paused = False  # no turn begins here
-        self.composing: dict[str, Compose] = {}  # what makes the messages of requests that wait
+        self.composing: dict[str, Compose] = {}  # the functions of waiting requests, by id
 
     # --- moments ---------------------------------------------------------------------------------
 
@@ -94,13 +94,13 @@ class Runner(ChatPart):
     # --- one after another -----------------------------------------------------------------------
 
     def proceed(self) -> None:
-        """Work through the inbox, unless that is being done."""
+        """Start working through the inbox, unless that is in progress."""
         is_free = self._work is None and not self.is_paused
         if is_free and self.activation.ended is None and self._next():
             self._work = self.activation.spawn(self._run_all(), "turns")
 
     async def until_stable(self) -> None:
-        """Wait until nothing is under way, and no call waits for an answer."""
+        """Wait until no turn runs or waits, and no call is pending."""
         while self._work is not None or self._inbox.is_busy or self._pending.pending:
             await self._state.change()
 
@@ -117,14 +117,14 @@ class Runner(ChatPart):
                     if self.activation.ended is not None:
                         return
                     failures += 1
-                    logger.error("%s: turns cannot continue yet: %s", self.address, error)
+                    logger.error("%s: cannot run turns, will retry: %s", self.address, error)
                     await self._pause(min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(failures - 1, 20)))
         finally:
             self._work = None
             self._state.changed()
 
     def _next(self) -> EntryRow | None:
-        """The next entry: what was interrupted, what continues by itself, what was asked first."""
+        """Return the next entry: an interrupted one, one that goes first, or the oldest."""
         entries = self._inbox.open
         for entry in entries:
             if entry.state == "running":
@@ -142,7 +142,7 @@ class Runner(ChatPart):
             await self._run(entry)
         except OutlastError:
             raise
-        except Exception as failure:  # what is stored of it makes no sense
+        except Exception as failure:  # its stored rows are damaged
             logger.exception("%s: giving up the request %s", self.address, entry.id)
             what, why = f"the request {entry.id}", described(failure)
             self.activation.events.emit(events.StoredDamaged, self.address, what, why)
@@ -150,7 +150,7 @@ class Runner(ChatPart):
             now = self._inbox.current(entry) or entry
             is_recovery = now.state == "running"
             stage: ChatErrorStage = "recovery" if is_recovery else "transcript"
-            # The messages of an entry that was never claimed go with it.
+            # The messages of an entry that was never claimed are deleted with it.
             await self._end_failed(now, failure, stage, messages_persisted=is_recovery)
 
     async def _run(self, entry: EntryRow) -> None:
@@ -169,11 +169,11 @@ class Runner(ChatPart):
                 await self._end(entry, "aborted", error=entry.cancelled, change=change)
             return
         if entry.policy != "queue":
-            await self._inbox.accepted_so_far()  # whatever supersedes it
+            await self._inbox.wait_for_accepting()  # one of them may supersede it
         wait = quiet_for(entry, self.activation.clock.now())
         if wait > 0 and not self._is_superseded(entry):
             await self._pause(wait / 1000)
-            return  # and look at it again: much may have happened
+            return  # and check again: the inbox may have changed
         if self._inbox.current(entry) is not entry:
             return
         if self._is_superseded(entry):
@@ -213,7 +213,7 @@ class Runner(ChatPart):
         await self.answer(turn, self._transcript.path)
 
     async def _composed(self, entry: EntryRow) -> EntryRow | None:
-        """The entry with the messages that a function makes for it; None: it has ended with an error."""
+        """Return the entry with the messages that its function creates, or None if that failed."""
         function = self.composing.pop(entry.id, None)
         if function is None:
             lost = FunctionLost(LOST_FUNCTION)
@@ -229,7 +229,9 @@ class Runner(ChatPart):
         except BaseException as failure:
             if self.activation.ended is not None:
                 raise
-            logger.exception("%s: the function for the messages of %s", self.address, entry.id)
+            logger.exception(
+                "%s: the function for the messages of %s failed", self.address, entry.id
+            )
             error = failure if isinstance(failure, Exception) else RuntimeError(described(failure))
             await self._end_failed(entry, error, "persist", messages_persisted=False)
             return None
@@ -260,7 +262,7 @@ class Runner(ChatPart):
             if isinstance(failure, asyncio.CancelledError):
                 if this and this.cancelling():
                     raise
-                failure = RuntimeError("the code of a hook or of a tool was cancelled")
+                failure = RuntimeError("a hook or tool was cancelled by its own code")
             if await self._attempts.breaks_off(turn, failure):
                 return
             log_failure(self.address, turn.request_id, failure)
@@ -276,7 +278,7 @@ class Runner(ChatPart):
         await self._settle(turn, outcome, error, detail)
 
     def _announce(self, turn: Turn) -> None:
-        """Everybody who follows a turn hears that it runs; the code inside knows in which it is."""
+        """Announce a running turn to clients and listeners, and set it as the current turn."""
         started = self._state.started()
         if started is not None:
             self.activation.tell(started)
@@ -296,40 +298,44 @@ class Runner(ChatPart):
     async def _failed(self, turn: Turn, failure: Exception) -> Failure | None:
         """Report an error while the partial answer is part of `messages`.
 
-        The message itself is stored with the turn's end, as always. Its chunks are durable already: if the
-        process dies while `on_chat_error` runs, recovery makes the same message of them. A commit before the
-        hook would therefore protect nothing.
+        The message itself is stored with the turn's end. Its chunks are durable already: if the process
+        crashes while `on_chat_error` runs, recovery rebuilds the same message from them.
         """
-        self._transcript.coming = partial(self._said, turn, "error"), turn.under
+        answer = partial(self._final_message, turn, "error")
+        self._transcript.failing_answer = answer, turn.under
         try:
             return await self._attempts.failed(turn, failure)
         finally:
-            self._transcript.coming = None
+            self._transcript.failing_answer = None
 
     @staticmethod
-    def _said(turn: Turn, outcome: Outcome, error: str | None = None) -> dict[str, Any] | None:
-        """The message of a turn that ends now; None: it has said nothing."""
+    def _final_message(
+        turn: Turn, outcome: Outcome, error: str | None = None
+    ) -> dict[str, Any] | None:
+        """Return the message of a turn that ends now, or None if it is empty."""
         waiting = turn.open_calls if outcome == "completed" else set()
-        said = without_waiting(turn.builder.message(), waiting, UNANSWERED_CALL)
-        reason = error if outcome == "aborted" else None  # that of a failure is not for clients
-        return cleaned(said, error=reason or UNANSWERED_CALL, waiting=waiting)
+        message = without_waiting(turn.builder.message(), waiting, UNANSWERED_CALL)
+        reason = (
+            error if outcome == "aborted" else None
+        )  # the error of a failure is not for clients
+        return cleaned(message, error=reason or UNANSWERED_CALL, waiting=waiting)
 
     async def _settle(
         self, turn: Turn, outcome: Outcome, error: str | None, detail: str | None
     ) -> None:
-        """The end of a turn: answer, outcome and the last chunks in one commit."""
+        """Store the end of a turn: answer, outcome and the last chunks, in one commit."""
         async with self._transcript.changing:
-            if self._inbox.current(turn.entry) is None:  # cleared: nothing of it is kept
+            if self._inbox.current(turn.entry) is None:  # the conversation was cleared
                 self._state.live = None
                 turn.stream.close(TurnEnd("aborted", None, error))
                 return
-            message = self._said(turn, outcome, error)
+            message = self._final_message(turn, outcome, error)
             if message is not None:
                 said = turn.builder.message()
                 message = storable(self._repair.marking(said, message, turn.begun))
             change = None
             if message is not None:
-                change = await self._settler.answered(message, turn.entry, turn.under, outcome)
+                change = await self._settler.answer_change(message, turn.entry, turn.under, outcome)
             await turn.stream.drained()
             commit = self.commits.new()
             self._settler.end(
@@ -353,7 +359,7 @@ class Runner(ChatPart):
         *,
         messages_persisted: bool,
     ) -> None:
-        """The end of an entry that fails without a turn."""
+        """End an entry that failed without a turn."""
         context = ChatErrorContext(entry.id, stage, messages_persisted)
         found = await reported(self.parts, failure, context)
         async with self._transcript.changing:
@@ -361,7 +367,7 @@ class Runner(ChatPart):
                 await self._end(entry, "error", error=found.shown, detail=found.detail)
 
     async def _end(self, entry: EntryRow, outcome: Outcome, **about: Any) -> None:
-        """The end of an entry that gets no turn. The caller holds `Transcript.changing`."""
+        """End an entry without a turn. The caller holds `Transcript.changing`."""
         commit = self.commits.new()
         self._settler.end(commit, entry, outcome, **about)
         await commit.stored()

@@ -1,4 +1,4 @@
-"""Stopping turns: one, all that were asked for, or the whole conversation. Durable first."""
+"""Stopping turns: one request, all requests, or the whole conversation. The stop is durable first."""
 
 from __future__ import annotations
 
@@ -33,25 +33,24 @@ class Stop(ChatPart):
         self._claims = parts[Claims]
 
     async def cancel(self, id: str, reason: str) -> bool:
-        """Record that a request is to be stopped, then stop it. False: there is none, or it has ended.
+        """Record the cancellation of a request, then stop it. False if it does not exist or has ended.
 
-        A message that waits for its turn becomes part of the conversation, and is not answered.
+        A message that waits for its turn becomes part of the conversation without an answer.
         """
         reason = storable(reason)
         async with self._transcript.changing:  # nothing is being claimed or settled
-            entry = self._inbox.open_one(id)
+            entry = self._inbox.find_open(id)
             if entry is None:
                 return False
             if entry.state == "accepted" and entry.cancelled is not None:
-                return False  # that is known
+                return False  # already cancelled
             commit = self.commits.new()
             if entry.state == "running":
                 self._cancel_running(commit, entry, reason)
                 await commit.stored()
                 return True
             if self._is_behind_others(entry):
-                # Its messages come behind those of the others: they are stored when its turn would
-                # begin. That it is not answered is certain now.
+                # Its messages follow those of the others, so they are stored when its turn would begin.
                 self._inbox.cancel(commit, entry, reason)
                 commit.then(lambda: self._state.announce_aborted(entry, reason))
             else:
@@ -64,7 +63,7 @@ class Stop(ChatPart):
         return True
 
     def _is_behind_others(self, entry: EntryRow) -> bool:
-        """Whether messages of other requests that wait come before its own."""
+        """Return whether messages of other waiting requests precede its own."""
         if entry.messages is None or not self._inbox.origins[entry.origin].keeps_messages:
             return False
         return any(
@@ -82,19 +81,18 @@ class Stop(ChatPart):
             running.abort.set(reason)
 
     async def reset(self, reason: str) -> None:
-        """End everything that was admitted before this; what the running turn has said is kept."""
+        """End all requests accepted so far; the partial answer of the running turn is kept."""
         reason = storable(reason)
-        seq = self._inbox.last_seq  # what is asked from here on is not meant
+        seq = self._inbox.last_seq  # later requests are not affected
         async with self._transcript.changing:
             entries = await self._open_up_to(seq)
-            said: list[dict[str, Any]] = []
+            messages: list[dict[str, Any]] = []
             for entry in entries:
                 keeps = self._inbox.origins[entry.origin].keeps_messages
-                is_said = entry.kind == "message" and keeps
-                if entry.state == "accepted" and is_said:
-                    said += await self._claims.new(entry)
+                if entry.state == "accepted" and entry.kind == "message" and keeps:
+                    messages += await self._claims.new(entry)
             commit = self.commits.new()
-            self._transcript.apply(commit, self._transcript.appending(said))
+            self._transcript.apply(commit, self._transcript.appending(messages))
             for entry in entries:
                 if entry.state == "accepted":
                     self._settler.end(commit, entry, "skipped", error=reason)
@@ -104,7 +102,7 @@ class Stop(ChatPart):
                 await commit.stored()
 
     async def clear(self) -> None:
-        """The same, and delete the conversation: every message on every branch, and every stream."""
+        """End all requests, and delete the conversation: all messages on all branches, and all streams."""
         seq = self._inbox.last_seq
         async with self._transcript.changing:
             entries = await self._open_up_to(seq)
@@ -117,8 +115,8 @@ class Stop(ChatPart):
             await commit.stored()
 
     async def _open_up_to(self, seq: int) -> list[EntryRow]:
-        """What is open, as far as it was admitted before this."""
-        await self._inbox.accepted_so_far()
+        """Return the open entries with at most this seq."""
+        await self._inbox.wait_for_accepting()
         return self._inbox.up_to(seq)
 
     def _end_cleared(self, commit: Commit, entry: EntryRow) -> None:

@@ -1,4 +1,4 @@
-"""The seam between what an interrupted answer had said and its continuation. Pure.
+"""The seam between the stored text of an interrupted answer and its continuation. Pure.
 
 * `splice`: holds a continuation back until its relation to the stored text is decided, then passes it on.
 * `overlap`, `folding`, `words`, `beginnings`: how the two texts are compared, in any script and in Markdown.

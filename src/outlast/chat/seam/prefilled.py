@@ -19,7 +19,7 @@ _LEAST_ECHO = 16  # characters of a text which no answer begins with twice by ch
 
 
 def sent_text(stored: str) -> str:
-    """What a provider is handed of the stored text."""
+    """Return the stored text as it is sent to the provider."""
     return stored.rstrip()
 
 
@@ -50,7 +50,7 @@ class PrefillSeam:
 
     @property
     def due(self) -> None:
-        """Nothing is held back that has to be shown at a certain time."""
+        """Always None: nothing has to be shown at a certain time."""
         return
 
     def feed(self, text: str, now: float) -> str:
@@ -77,7 +77,7 @@ class PrefillSeam:
         if not rest and is_open and not is_end:
             self._most = max(self._most, len(self._held))
             return ""
-        return self._told(now, _without(space, self._space) + rest)
+        return self._decided(now, _without(space, self._space) + rest)
 
     def _is_echo_open(self, is_end: bool) -> bool:
         """Whether what came so far may be the beginning of an echo. A complete one is taken away."""
@@ -89,7 +89,7 @@ class PrefillSeam:
         self._looks_for_echo = self._sent.startswith(self._held) and not is_end
         return self._looks_for_echo
 
-    def _told(self, now: float, shown: str) -> str:
+    def _decided(self, now: float, shown: str) -> str:
         removed = self._removed + len(self._held) - len(shown)
         kind: Kind = "spliced" if removed else "continue"
         reason: Reason = "start_over" if self._echoed else "tail" if removed else "direct"

@@ -264,21 +264,21 @@ class Splicer:
             return self._joined(now, best, best.found)
         overlap = self._behind or self._overlaps[0]
         if is_end and self._ended_early(overlap):
-            return self._told(now, "spliced", "stopped", "")
+            return self._decided(now, "spliced", "stopped", "")
         body = "".join(self._held[self._preamble :])
         if not body.strip():
-            return self._told(now, "continue", "stopped", body if not self._preamble else "")
+            return self._decided(now, "continue", "stopped", body if not self._preamble else "")
         reason = self._objection(overlap, body)
         if reason is None:
             return self._continued(now, body)
         if reason == "restart" and self._settings.may_replace:
-            return self._told(now, "replace", reason, body.lstrip("\n"))
+            return self._decided(now, "replace", reason, body.lstrip("\n"))
         if not self._settings.is_prose:
             return self._continued(now, body)
         if reason == "restart":
             body = _from_sentence(body, overlap.lead, self._stored)
         text = paragraph_break(self._stored.text) + body.lstrip()
-        return self._told(now, "new_paragraph", reason, text)
+        return self._decided(now, "new_paragraph", reason, text)
 
     def _ended_early(self, overlap: Overlap) -> bool:
         """Whether the model repeated what was expected, and ended before it came to anything new."""
@@ -313,7 +313,7 @@ class Splicer:
         between = gap(stored, body) if self._settings.is_prose else ""
         kind: Kind = "spliced" if self._preamble else "continue"
         reason: Reason = "preamble" if self._preamble else "direct"
-        return self._told(now, kind, reason, between + body, added=len(between))
+        return self._decided(now, kind, reason, between + body, added=len(between))
 
     def _joined(self, now: float, overlap: Overlap, found: Found) -> str:
         rest = "".join(self._held[found.end :])
@@ -327,9 +327,11 @@ class Splicer:
         rest = "".join(self._held[end:]) if rest is None else rest
         is_all = overlap.lead == len(self._stored.folded) and bool(overlap.lead)
         reason: Reason = "start_over" if is_all else "tail"
-        return self._told(now, "spliced", reason, unused + rest, added=len(unused))
+        return self._decided(now, "spliced", reason, unused + rest, added=len(unused))
 
-    def _told(self, now: float, kind: Kind, reason: Reason, shown: str, *, added: int = 0) -> str:
+    def _decided(
+        self, now: float, kind: Kind, reason: Reason, shown: str, *, added: int = 0
+    ) -> str:
         removed = max(0, len(self._held) - len(shown) + added)
         waited = 0.0 if self._first is None else now - self._first
         self.verdict = Verdict(kind, reason, removed, self._most, waited)

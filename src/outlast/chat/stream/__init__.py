@@ -1,5 +1,5 @@
-"""The stream: the chunks that a turn produced, in order, durable before anybody sees them.
+"""The stream: the chunks of a turn, in order, durable before any client sees them.
 
-* `stream`: one turn's chunks, written as they come and read by any number of readers at their own pace.
-* `reading`: the streams of one agent, open and stored; `sql`: their rows and statements.
+* `stream`: the chunks of one turn, written as they arrive and read by any number of readers.
+* `streams`: the streams of one agent, open and stored; `sql`: their rows and statements.
 """

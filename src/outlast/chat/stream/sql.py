@@ -1,7 +1,7 @@
-"""The streams table: the chunks that turns have produced, one row a flush.
+"""The streams table: the chunks of turns, one row per flush.
 
-`seq` is the number of the row's first chunk, `count` how many there are. The body is their JSON texts, one a
-line, exactly as they are sent to clients.
+`seq` is the number of the row's first chunk, `count` the number of chunks. The body is their JSON, one per
+line, exactly as sent to clients.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OF_TURN = Query.same(
     "SELECT seq, attempt, body FROM streams WHERE agent = ? AND turn = ? ORDER BY seq", bulk=True
 )
 
-# Of turns that ended before a time, or whose entry is gone. An open one keeps its chunks, however old.
+# Deletes the chunks of turns that ended before a time, or whose entry was deleted.
 EXPIRE = BulkStatement.same(
     "streams expire",
     """

@@ -1,9 +1,8 @@
-"""The stream of one turn: its chunks, durable before anybody sees them.
+"""The stream of one turn: its chunks, durable before any reader sees them.
 
-Chunks that arrive while a commit is under way ride in the next one. Whoever reads a stream has a place in
-it and moves on at its own pace: readers hold up neither the commits nor one another. With a floor
-(`Host(flush=…)`) chunks wait for more of them, so that there are fewer commits; what somebody waits for is
-written at once.
+Chunks that arrive during a commit are written by the next one. Each reader has its own position and pace:
+readers delay neither commits nor each other. With a minimum interval (`Host(flush=…)`), chunks are collected
+to save commits; operations that a task waits for are written at once.
 """
 
 from __future__ import annotations
@@ -22,34 +21,34 @@ from outlast.core.errors import CommitFailed, CommitRefused, again
 from outlast.store.operations import Operation
 
 LONGEST_ROW = 8 * 1024 * 1024  # characters, unless it is one chunk
-MOST_WAITING = 1024 * 1024  # characters that may wait for a commit before the model is held back
-MOST_PASSING = 100  # transient chunks that a reader which is behind does not miss
+MAX_WAITING = 1024 * 1024  # characters that may wait for a commit before the model must wait
+MAX_TRANSIENT = 100  # transient chunks kept for a slow reader
 
 
-class Passing(str):
-    """A transient chunk: it has no place in the stream, and whoever comes later does not see it."""
+class Transient(str):
+    """A transient chunk: it has no number in the stream, and later readers do not see it."""
 
     __slots__ = ()
 
 
 class _Reader:
-    """Somebody who reads a stream, and what passes by: each with the place before which it comes."""
+    """A reader of a stream, and its transient chunks, each with the seq of the chunk that follows."""
 
-    __slots__ = ("passing", "waiting")
+    __slots__ = ("transient", "waiting")
 
     def __init__(self) -> None:
-        self.passing: deque[tuple[int, Passing]] = deque(maxlen=MOST_PASSING)
+        self.transient: deque[tuple[int, Transient]] = deque(maxlen=MAX_TRANSIENT)
         self.waiting: asyncio.Future[None] | None = None
 
 
-class Committing(Protocol):
-    """How a stream writes."""
+class Submit(Protocol):
+    """Submits the operations of a stream."""
 
     def __call__(self, operations: list[Operation]) -> asyncio.Future[tuple[int, ...]]: ...
 
 
 def chunks_of(found: Iterable[tuple[int, str]]) -> list[str]:
-    """The chunks of stored rows (seq, body), each at the place of its seq; "" where one is missing."""
+    """Return the chunks of stored rows (seq, body), each at the index of its seq; "" for missing ones."""
     chunks: list[str] = []
     for seq, body in found:
         del chunks[seq:]
@@ -59,9 +58,10 @@ def chunks_of(found: Iterable[tuple[int, str]]) -> list[str]:
 
 
 def _rows(chunks: list[str], size: int) -> Iterable[list[str]]:
-    """Chunks that are stored in one row each time; a row is not longer than it has to be.
+    """Split chunks into rows of at most `LONGEST_ROW` characters, if possible.
 
-    `size` is that of all of them: nearly always, one row is enough."""
+    `size` is their total size: one row is nearly always enough.
+    """
     if size + len(chunks) <= LONGEST_ROW:
         return [chunks] if chunks else []
     return _cut(chunks)
@@ -81,7 +81,7 @@ def _cut(chunks: list[str]) -> Iterator[list[str]]:
 
 
 class Stream:
-    """The chunks of a turn, while it runs and for as long as somebody reads it."""
+    """The chunks of a turn, while it runs and while it has readers."""
 
     def __init__(
         self,
@@ -92,77 +92,77 @@ class Stream:
         flush: float = 0.0,
     ) -> None:
         self.turn = turn
-        self.chunks: list[str] = list(chunks)  # the durable ones; a chunk's seq is its place
+        self.chunks: list[str] = list(chunks)  # the durable ones; a chunk's seq is its index
         self.end: TurnEnd | None = None
         self._agent = agent
         self._attempt = 0
-        self._commit: Committing | None = None
+        self._commit: Submit | None = None
         self._waiting: list[str] = []
         self._waiting_size = 0
-        self._attached: list[Operation] = []  # what rides in the commit of the chunks that wait
-        self._riding: list[Commit] = []  # whose operations these are, if anything follows from them
+        self._attached: list[Operation] = []  # written in the commit of the waiting chunks
+        self._riding: list[Commit] = []  # the commits of those operations, for their effects
         self._writing: asyncio.Future[tuple[int, ...]] | None = None
-        self._taken: Sequence[str] = ()  # the chunks that are being written
-        self._ahead: list[tuple[int, Passing]] = []  # what passes after chunks that are not durable
+        self._taken: Sequence[str] = ()  # the chunks being written
+        self._ahead: list[tuple[int, Transient]] = []  # after chunks that are not durable yet
         self._scheduled = False
-        self._floor = flush  # seconds from one commit to the next, unless somebody waits for that
+        self._interval = flush  # seconds between commits that contain only chunks
         self._flushed_at = -math.inf
         self._timer: asyncio.TimerHandle | None = None
-        self._given = self._kept = 0  # chunks and operations: so many came, so many are durable
+        self._given = self._kept = 0  # chunks and operations: received, and durable
         self._closed = False
         self._muted = False
         self._held = False
-        self._failure: Exception | None = None  # of a write, which nobody was shown anything of
+        self._failure: Exception | None = None  # of a write
         self._readers: set[_Reader] = set()
         self._interruptions = 0
         self._loop = asyncio.get_running_loop()
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def open_for(self, attempt: int, commit: Committing) -> None:
-        """An attempt of its turn begins, whatever became of the one before."""
+    def open_for(self, attempt: int, commit: Submit) -> None:
+        """Open the stream for an attempt of its turn."""
         self._closed, self._held, self._failure = False, False, None
         self._attempt = attempt
         self._commit = commit
 
     def append(self, chunk: str) -> None:
-        """One more chunk. It is handed over with everything else of this tick of the event loop."""
+        """Append a chunk. All chunks of one tick of the event loop are submitted together."""
         if self._closed or self._muted:
             return
         self._waiting.append(chunk)
         self._waiting_size += len(chunk)
         self._given += 1
-        if self._writing is None and not self._scheduled:  # or it rides along, or in the next one
+        if self._writing is None and not self._scheduled:  # otherwise the next flush writes it
             self._flush_in_time()
 
-    def pass_on(self, chunk: str) -> None:
-        """Show a chunk to those who read now, after what was appended before it. It is not stored."""
+    def append_transient(self, chunk: str) -> None:
+        """Send a chunk to the current readers, after the chunks appended before it, without storing it."""
         if self._closed or self._muted or self._held:
             return
-        passing = (len(self.chunks) + len(self._taken) + len(self._waiting), Passing(chunk))
-        if passing[0] > len(self.chunks):
-            self._ahead.append(passing)
+        transient = (len(self.chunks) + len(self._taken) + len(self._waiting), Transient(chunk))
+        if transient[0] > len(self.chunks):
+            self._ahead.append(transient)
         for reader in self._readers:
-            reader.passing.append(passing)
-        self._tell()
+            reader.transient.append(transient)
+        self._wake_readers()
 
     def attach(self, *operations: Operation) -> None:
-        """Write this together with the chunks appended so far, and before those that follow."""
+        """Write operations together with the chunks appended so far, before those that follow."""
         if operations and not self._closed and not self._muted:
             self._attached += operations
             self._given += 1
             self._flush_soon()
 
     def ride(self, commit: Commit) -> None:
-        """Write a commit together with the chunks appended so far, and before those that follow."""
+        """Write a commit together with the chunks appended so far, before those that follow."""
         if self._closed or self._muted:
-            commit.give_up(CommitFailed("the stream that this was to be written with is closed"))
+            commit.give_up(CommitFailed("the stream of this commit is closed"))
             return
         self._riding.append(commit)
         self.attach(*commit.operations)
 
     def mute(self) -> None:
-        """Nothing more is written; its readers wait for the end that they will be told."""
+        """Stop writing. The readers wait for the end of the turn."""
         self._muted = True
         self._drop_waiting()
 
@@ -170,50 +170,50 @@ class Stream:
         self._waiting, self._waiting_size, self._attached = [], 0, []
         riding, self._riding = self._riding, []
         for commit in riding:
-            commit.give_up(CommitFailed("the stream that this was to be written with is closed"))
-        self._kept = self._given  # nobody waits for what is not going to be stored
+            commit.give_up(CommitFailed("the stream of this commit is closed"))
+        self._kept = self._given  # so that no task waits for what will not be stored
 
     def hold(self) -> None:
-        """What waits now is kept for the commit of the turn's end, so that neither is without the other."""
+        """Keep the waiting chunks for the commit of the turn's end, so that both are stored or neither."""
         self._held = True
 
     @property
     def is_held(self) -> bool:
         return self._held
 
-    async def room(self) -> None:
-        """Wait while too much waits for a commit."""
-        while self._waiting_size > MOST_WAITING and not (self._closed or self._held):
+    async def wait_for_room(self) -> None:
+        """Wait while too many characters wait for a commit."""
+        while self._waiting_size > MAX_WAITING and not (self._closed or self._held):
             if self._writing is None:
                 self._flush()
             if self._writing is not None:
                 await asyncio.wait({self._writing})
 
     async def stored(self) -> None:
-        """Wait until everything that was appended so far is durable. Raises if it will never be."""
+        """Wait until everything appended so far is durable. Raises if the write failed."""
         given = self._given
         while self._kept < given and self._failure is None and not self._closed:
             if self._held and self._writing is None:
-                return  # it rides in the commit of the turn's end
+                return  # the commit of the turn's end writes it
             if self._writing is None and not self._scheduled:
                 self._flush()
             if self._writing is not None and not self._writing.done():
-                with suppress(Exception):  # it is kept as the failure
+                with suppress(Exception):  # recorded as the failure
                     await self._writing
             else:
-                await asyncio.sleep(0)  # others of this tick may have something to add
+                await asyncio.sleep(0)  # other tasks of this tick may append more
         if self._failure is not None:
             raise again(self._failure)
 
     def _flush_soon(self) -> None:
-        """With everything else of this tick."""
+        """Flush at the end of this tick."""
         if self._writing is None and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
     def _flush_in_time(self) -> None:
-        """Not before the floor: nobody waits for chunks alone, but those who read them."""
-        left = self._flushed_at + self._floor - self._loop.time() if self._floor else 0.0
+        """Flush once the minimum interval has passed."""
+        left = self._flushed_at + self._interval - self._loop.time() if self._interval else 0.0
         if left <= 0:
             self._flush_soon()
         elif self._writing is None and self._timer is None:
@@ -238,7 +238,7 @@ class Stream:
         given = self._given
         try:
             self._writing = self._commit(operations)
-        except Exception as failure:  # the agent is over; what is not durable was never seen
+        except Exception as failure:  # the activation is over
             self._failure = failure
             for commit in riding:
                 commit.give_up(failure)
@@ -273,20 +273,20 @@ class Stream:
         self.chunks += taken
         self._kept = max(self._kept, given)
         self._ahead = [each for each in self._ahead if each[0] > len(self.chunks)]
-        self._tell()
-        if self._attached or (self._waiting and not self._floor):
+        self._wake_readers()
+        if self._attached or (self._waiting and not self._interval):
             self._flush()
         elif self._waiting:
             self._flush_in_time()
 
     async def drained(self) -> None:
-        """Hold what waits, and wait for what is being written."""
+        """Hold the waiting chunks, and wait for the running commit."""
         self.hold()
         while self._writing is not None:
             await asyncio.wait({self._writing})
 
     def finish(self, commit: Commit, end: TurnEnd) -> None:
-        """Write what waits together with the end of the turn, once it is `drained`; then tell the readers."""
+        """Write the waiting chunks with the end of the turn, after `drained`; then end the readers."""
         taken, last = self._take()
 
         def finished() -> None:
@@ -294,7 +294,7 @@ class Stream:
             self.close(end)
 
         def given_up() -> None:
-            if not isinstance(commit.failure, CommitRefused):  # then somebody else knows the end
+            if not isinstance(commit.failure, CommitRefused):  # then another commit ended the turn
                 self.close()
 
         commit.write(*last)
@@ -305,70 +305,70 @@ class Stream:
             commit.follow(each)
 
     def close(self, end: TurnEnd | None = None) -> None:
-        """Nothing more is written. Without an end its readers are left: the turn is not over."""
+        """Stop writing and end the readers; without an `end`, the turn is not over."""
         self._closed = True
         self._stop_timer()
         self._drop_waiting()
         self._ahead.clear()
         if end is not None:
             self.end = end
-        self._tell()
+        self._wake_readers()
 
     @property
     def is_read(self) -> bool:
-        """Whether anybody reads it right now."""
+        """Whether it has readers."""
         return bool(self._readers)
 
     # --- reading ---------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """The attempt has ended, and the turn has not: those who do not want to wait for more leave."""
+        """The attempt ended, but not the turn: readers that do not wait for the next attempt end."""
         self._interruptions += 1
-        self._tell()
+        self._wake_readers()
 
     async def read(self, after: int = 0, *, leaves: bool = False) -> AsyncIterator[tuple[int, str]]:
-        """Each chunk with its seq, from `after` on: first what is stored, then what comes.
+        """Yield each chunk with its seq, from `after` on: first stored ones, then new ones.
 
-        `leaves`: not what comes after an interruption. What is `Passing` has the seq of what comes next.
+        `leaves` ends at an interruption. A `Transient` chunk has the seq of the chunk that follows it.
         """
         at = max(0, after)
-        async for chunks in self._grown(at, leaves):
+        async for chunks in self._read_lists(at, leaves):
             for chunk in chunks:
                 if chunk:
                     yield at, chunk
-                if not isinstance(chunk, Passing):
+                if not isinstance(chunk, Transient):
                     at += 1
 
     async def batches(self, after: int = 0) -> AsyncIterator[tuple[int, list[str]]]:
-        """The same, all at once what there is to read, with the seq of the first.
+        """Yield all available chunks at once, with the seq of the first.
 
-        What is `Passing` comes alone.
+        A `Transient` chunk is yielded alone.
         """
         at = max(0, after)
-        async for chunks in self._grown(at):
+        async for chunks in self._read_lists(at):
             yield at, chunks
-            if not isinstance(chunks[0], Passing):
+            if not isinstance(chunks[0], Transient):
                 at += len(chunks)
 
-    async def news(self) -> AsyncIterator[list[str]]:
-        """The same without numbers, and all at once what there is to read."""
-        async for chunks in self._grown(0):
+    async def chunk_lists(self) -> AsyncIterator[list[str]]:
+        """Yield all available chunks at once, without numbers."""
+        async for chunks in self._read_lists(0):
             if shown := [chunk for chunk in chunks if chunk]:
                 yield shown
 
-    async def _grown(self, at: int, leaves: bool = False) -> AsyncIterator[list[str]]:
+    async def _read_lists(self, at: int, leaves: bool = False) -> AsyncIterator[list[str]]:
         interruptions = self._interruptions
         reader = _Reader()
         self._readers.add(reader)
-        passing = reader.passing
-        passing.extend(self._ahead)
+        transient = reader.transient
+        transient.extend(self._ahead)
         try:
             while True:
-                if passing and passing[0][0] <= at:
-                    yield [passing.popleft()[1]]
+                if transient and transient[0][0] <= at:
+                    yield [transient.popleft()[1]]
                     continue
                 if at < len(self.chunks):
-                    chunks = self.chunks[at : passing[0][0] if passing else None]
+                    chunks = self.chunks[at : transient[0][0] if transient else None]
                     at += len(chunks)
                     yield chunks
                     continue
@@ -381,7 +381,7 @@ class Stream:
         finally:
             self._readers.discard(reader)
 
-    def _tell(self) -> None:
+    def _wake_readers(self) -> None:
         for reader in self._readers:
             if reader.waiting is not None and not reader.waiting.done():
                 reader.waiting.set_result(None)

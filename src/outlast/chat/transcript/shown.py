@@ -1,4 +1,4 @@
-"""What clients see of a conversation: the stored path, then what was accepted and is not in it yet."""
+"""What clients see of a conversation: the stored path, then accepted messages that are not in it yet."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 
 class Stamp(NamedTuple):
-    """Tells two states of a message apart without looking at what it says."""
+    """Distinguishes two states of a message without comparing their contents."""
 
     id: str
     size: int  # of its JSON
-    digest: int  # the same in one process only
+    digest: int  # valid in one process only
 
 
 def stamp_of(id: str, body: str) -> Stamp:
@@ -25,7 +25,7 @@ class Shown:
 
     messages: list[dict[str, Any]]
     stamps: list[Stamp]
-    is_whole: bool = True  # nothing is older
+    is_whole: bool = True  # there are no older messages
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -35,7 +35,7 @@ class Shown:
 
     @property
     def answer(self) -> dict[str, Any] | None:
-        """The last message of the assistant."""
+        """The last assistant message."""
         found = (each for each in reversed(self.messages) if each["role"] == "assistant")
         return next(found, None)
 
@@ -43,9 +43,9 @@ class Shown:
 def with_waiting(
     stored: Shown, waiting: Iterable[tuple[bool, list[tuple[dict[str, Any], Stamp]]]]
 ) -> Shown:
-    """The path and then the messages of requests that wait, in order. Pure.
+    """Return the path, followed by the messages of waiting requests, in order. Pure.
 
-    `waiting` says of each request whether it edits a message: then what followed that message is gone.
+    `waiting` says for each request whether it edits a message: an edit removes what followed that message.
     """
     messages, stamps = list(stored.messages), list(stored.stamps)
     places = {stamp.id: place for place, stamp in enumerate(stamps)}
@@ -55,8 +55,8 @@ def with_waiting(
             if place is None:
                 places[stamp.id] = len(messages)
             elif edits:
-                for gone in stamps[place + 1 :]:
-                    places.pop(gone.id, None)
+                for removed in stamps[place + 1 :]:
+                    places.pop(removed.id, None)
                 del messages[place:], stamps[place:]
             else:
                 continue

@@ -1,7 +1,7 @@
 """The messages table: a tree of UI messages per agent, and every statement about it.
 
-`parent` is the message before, `number` the order in which they were stored. `status` is `settled`, `stopped`
-(its turn was cancelled) or `interrupted` (its turn died); `turn` is the request that made it.
+`parent` is the preceding message, `number` the order of storage. `status` is `settled`, `stopped` (its turn
+was cancelled) or `interrupted` (its turn was interrupted); `turn` is the request that produced it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PUT = Statement.same(
     key=2,
 )
 
-# The same for one that must not be stored yet.
+# The same for a message that must be new.
 CREATE = Statement.same(
     "messages create", _COLUMNS, f"{_INSERT} ON CONFLICT DO NOTHING", key=2, expect=True
 )
@@ -56,7 +56,7 @@ REPLACE = Statement.same(
 
 CLEAR = BulkStatement.same("messages clear", "DELETE FROM messages WHERE agent = ?")
 
-# A damaged file may hold a text where a number belongs, on SQLite.
+# In a damaged SQLite file, a text may be in the place of a number.
 LAST_NUMBER = Query(
     "SELECT number FROM messages WHERE agent = ? AND typeof(number) = 'integer'"
     " ORDER BY number DESC LIMIT 1",
@@ -77,9 +77,9 @@ ROOTS = Query.same(
     "SELECT id, parent, body FROM messages WHERE agent = ? AND parent IS NULL ORDER BY number",
     bulk=True,
 )
-# Which messages stand in one another's place.
+# For messages with siblings.
 FORKS = Query.same("SELECT id, parent FROM messages WHERE agent = ? ORDER BY number", bulk=True)
-# The first message of each agent whose address begins like this, with when it got its last one.
+# The first message of each agent whose address starts with a prefix, and the time of its last one.
 CONVERSATIONS = Query.same(
     """
     SELECT messages.agent, known.last_at, messages.body
@@ -92,7 +92,7 @@ CONVERSATIONS = Query.same(
     """,
     bulk=True,
 )
-SAYING = Query.same(
+CONTAINING = Query.same(
     """
     SELECT agent, id, role, created_at, body FROM messages
     WHERE substr(agent, 1, ?) = ? AND lower(body) LIKE ? ESCAPE '!'
@@ -100,7 +100,7 @@ SAYING = Query.same(
     """,
     bulk=True,
 )
-# UNION, not UNION ALL: parents that go round in a circle must not make it endless.
+# UNION, not UNION ALL: a cycle of parents must not recurse for ever.
 NEWEST_BELOW = Query.same(
     """
     WITH RECURSIVE below(id, number) AS (
@@ -114,7 +114,7 @@ NEWEST_BELOW = Query.same(
     bulk=True,
 )
 
-# From the leaf upwards, until the window is full; the last few messages are always part of it.
+# From the leaf upwards, until the window is full; it always contains the last few messages.
 PATH = Query.same(
     """
     WITH RECURSIVE path(id, parent, size, depth, total) AS (
@@ -133,8 +133,8 @@ PATH = Query.same(
 )
 
 
-def known(count: int) -> Query:
-    """Which of these ids are stored. Arguments: agent, the ids."""
+def stored_ids(count: int) -> Query:
+    """Return the query for those ids that are stored. Arguments: agent, the ids."""
     return Query.same(
         f"SELECT id FROM messages WHERE agent = ? AND id IN ({', '.join('?' * count)})"
     )

@@ -1,7 +1,7 @@
 """The transcript: a tree of UI messages, of which one path is the conversation.
 
-The path's last messages are in memory, as many as fit a window of bytes; the rest stays in the store.
-Nothing that is stored is ever cut: limits apply toward the model and the wire only.
+The last messages of the path are in memory, as many as fit a window of bytes; the rest stays in the store.
+Stored messages are never truncated: limits apply only to requests to the model and to clients.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ logger = logging.getLogger("outlast.chat")
 
 LEAF = "chat:leaf"  # the fact that names the last message of the path
 WINDOW_BYTES = 24 * 1024 * 1024
-DEPTH = json.MAX_DEPTH + 10  # what fits into a chunk or a request fits into a message
-ALWAYS = 4  # messages that are part of the window, however large
+DEPTH = json.MAX_DEPTH + 10  # deeper than a chunk or a request, which it contains
+ALWAYS = 4  # messages that are in the window regardless of their size
 
 
 def message_body(message: dict[str, Any]) -> str:
-    """A message as it is stored."""
+    """Return a message as it is stored."""
     return json.encode(message, "message", DEPTH)
 
 
 @dataclass(slots=True)
 class Change:
-    """Messages to be stored, and the path as it will be: for `Transcript.apply`.
+    """Messages to store, and the resulting path: for `Transcript.apply`.
 
-    One at a time, under `Transcript.changing`: each builds on the one before.
+    Create and apply changes one at a time, under `Transcript.changing`: each builds on the previous one.
     """
 
     operations: list[Operation]
@@ -58,17 +58,17 @@ class Transcript(Part):
         super().__init__(parts)
         self._facts = parts[Facts]
         self._last_number = 0
-        self.changing = asyncio.Lock()  # held from the making of a change until it is applied
+        self.changing = asyncio.Lock()  # held from the creation of a change until it is applied
         self._stamps: dict[str, Stamp] = {}  # of messages in the window
         self._shown: Shown | None = None
         self.path: list[dict[str, Any]] = []  # the window, oldest first
         self.leaf: str | None = None
         # The partial answer of a turn that is failing, and the message that it answers.
-        self.coming: tuple[Callable[[], dict[str, Any] | None], str | None] | None = None
+        self.failing_answer: tuple[Callable[[], dict[str, Any] | None], str | None] | None = None
         self.is_whole = True  # the window reaches back to the first message
 
     async def load(self) -> None:
-        """Read the window, once per activation. Rows that cannot be read are left out."""
+        """Read the window, once per activation. Damaged rows are ignored."""
         fetch = self.activation.fetch
         last = await fetch(rows.LAST_NUMBER, self.address)
         self._last_number = last[0][0] if last else 0
@@ -76,7 +76,7 @@ class Transcript(Part):
         self.leaf = leaf if isinstance(leaf, str) else None
         await self._load_path()
         if self._last_number and not self._stamps:
-            self._damaged("the end of the conversation", "it is not known")
+            self._damaged("the end of the conversation", "it is unknown")
             newest = await fetch(rows.NEWEST, self.address)
             self.leaf = newest[0][0]
             await self._load_path()
@@ -86,7 +86,7 @@ class Transcript(Part):
             )
 
     def _damaged(self, what: str, error: str) -> None:
-        logger.error("%s: %s cannot be read: %s", self.address, what, error)
+        logger.error("%s: cannot read %s: %s", self.address, what, error)
         self.activation.events.emit(events.StoredDamaged, self.address, what, error)
 
     async def _load_path(self) -> None:
@@ -105,7 +105,7 @@ class Transcript(Part):
         seen: set[str] = set()
         for place in range(len(found) - 1, -1, -1):
             if found[place][0] in seen:
-                self._damaged(f"the messages before {found[place + 1][0]}", "they go round")
+                self._damaged(f"the messages before {found[place + 1][0]}", "they form a cycle")
                 return found[place + 1 :]
             seen.add(found[place][0])
         return found
@@ -120,21 +120,21 @@ class Transcript(Part):
             self._damaged(f"the message {row[0]}", described(error))
             return None
         if not isinstance(message, dict) or message.get("id") != row[0]:
-            self._damaged(f"the message {row[0]}", "it is not one")
+            self._damaged(f"the message {row[0]}", "it is not a message with this id")
             return None
         return message
 
     @property
     def is_answered(self) -> bool:
-        """True when there is nothing that an answer could be to."""
+        """True if no message waits for an answer."""
         return not self.path or self.path[-1].get("role") == "assistant"
 
-    def with_coming(self) -> list[dict[str, Any]]:
-        """The path, with the partial answer of a turn that is failing in the place where it will be."""
-        message = None if self.coming is None else self.coming[0]()
-        if self.coming is None or message is None:
+    def with_failing_answer(self) -> list[dict[str, Any]]:
+        """Return the path, with the partial answer of a failing turn in its future place."""
+        message = None if self.failing_answer is None else self.failing_answer[0]()
+        if self.failing_answer is None or message is None:
             return self.path
-        under, ids = self.coming[1], [each.get("id") for each in self.path]
+        under, ids = self.failing_answer[1], [each.get("id") for each in self.path]
         if message["id"] in ids:
             at = ids.index(message["id"])
             return [*self.path[:at], message, *self.path[at + 1 :]]
@@ -142,14 +142,14 @@ class Transcript(Part):
             return self.path
         at = 0 if under is None else ids.index(under) + 1
         later = self.path[at:]
-        if later and later[0].get("role") == "assistant":  # another answer to the same
+        if later and later[0].get("role") == "assistant":  # another answer to the same message
             return self.path
         return [*self.path[:at], message, *later]
 
     # --- changing --------------------------------------------------------------------------------
 
     def parent_of(self, id: str) -> str | None:
-        """The message before this one on the path (None: it is the first, or not in the window)."""
+        """Return the id of the message before this one on the path; None if first, or not in the window."""
         for before, message in zip([None, *self.path], self.path, strict=False):
             if message.get("id") == id:
                 return None if before is None else before.get("id")
@@ -162,7 +162,7 @@ class Transcript(Part):
         turn: str | None = None,
         must_be_new: bool = False,
     ) -> Change:
-        """These messages at the end of the path. `must_be_new`: refused if one of them is stored."""
+        """Append messages to the path. With `must_be_new`, the commit is refused if one is stored."""
         change = Change([], list(self.path), self.leaf)
         statement = rows.CREATE if must_be_new else rows.PUT
         for message in messages:
@@ -174,10 +174,10 @@ class Transcript(Part):
     async def answering(
         self, message: dict[str, Any], under: str | None, *, status: str, turn: str
     ) -> Change:
-        """An answer under the message that it answers, in place of what may be stored of it.
+        """Store an answer under the message that it answers, replacing an earlier version of it.
 
-        Messages that were added while it was being made come after it. If the conversation has gone over
-        to another branch meanwhile, it stays there.
+        Messages that were added during the turn follow it. If the conversation was switched to another
+        branch in the meantime, it stays on that branch.
         """
         change = Change([], self.path, self.leaf)
         self._put(change, message, under, status, turn)
@@ -190,7 +190,7 @@ class Transcript(Part):
             return change
         at = 0 if under is None else ids.index(under) + 1
         later = self.path[at:]
-        if later and await self.turn_of(later[0]["id"]) is not None:  # another answer to the same
+        if later and await self.turn_of(later[0]["id"]) is not None:  # another answer
             return change
         change.path = [*self.path[:at], message, *later]
         if later:
@@ -200,11 +200,11 @@ class Transcript(Part):
         return change
 
     def replacing(self, message: dict[str, Any]) -> Change:
-        """This message in place of the stored one with its id."""
+        """Replace the stored message with this id."""
         return self.with_replaced(Change([], self.path, self.leaf), [message])
 
     def with_replaced(self, change: Change, messages: Sequence[dict[str, Any]]) -> Change:
-        """The same change, and these messages in place of those with their ids."""
+        """Extend a change: replace the stored messages with these ids."""
         after = {message["id"]: message for message in messages}
         operations, stamps = list(change.operations), dict(change.stamps)
         for id, message in after.items():
@@ -220,10 +220,10 @@ class Transcript(Part):
         answer: str | None = None,
         turn: str | None = None,
     ) -> Change:
-        """These messages are the conversation from now on; what is not among them stays in the tree.
+        """Make these messages the conversation; other messages stay in the tree.
 
-        A stored message that has come after another one than here is stored again, under a new id. One of
-        them may be the `answer` of an interrupted `turn`.
+        A stored message that has another parent is stored again under a new id. One of the messages may be
+        the `answer` of an interrupted `turn`.
         """
         change = Change([], [], None)
         kept = 0
@@ -253,7 +253,7 @@ class Transcript(Part):
     def put_aside(
         self, change: Change, message: dict[str, Any], under: str | None, turn: str
     ) -> None:
-        """The same change, and an answer that is stored on a branch of its own."""
+        """Extend a change: store an answer on a branch of its own."""
         self._put(change, message, under, "interrupted", turn)
 
     def _rewrite(self, change: Change, message: dict[str, Any]) -> None:
@@ -262,7 +262,7 @@ class Transcript(Part):
         change.stamps[id] = stamp_of(id, body)
 
     async def branching(self, under: str) -> Change:
-        """The path ends with this message from now on; what followed it stays in the tree."""
+        """End the path with this message; what followed it stays in the tree."""
         ids = [message.get("id") for message in self.path]
         if under in ids:
             path = self.path[: ids.index(under) + 1]
@@ -271,7 +271,7 @@ class Transcript(Part):
         return Change([], path, under)
 
     def clearing(self) -> Change:
-        """Nothing is left, on no branch."""
+        """Delete all messages, on all branches."""
         return Change([(rows.CLEAR, (self.address,))], [], None)
 
     def _put(
@@ -294,7 +294,7 @@ class Transcript(Part):
         return bool(change.operations) or change.leaf != self.leaf
 
     def apply(self, commit: Commit, change: Change) -> None:
-        """Store a change; the conversation is that once the commit is durable."""
+        """Store a change. It becomes the conversation once the commit is durable."""
         commit.write(*change.operations)
         if change.leaf != self.leaf:
             self._facts.put(commit, LEAF, json.encode(change.leaf))
@@ -303,10 +303,10 @@ class Transcript(Part):
     def _applied(self, change: Change) -> None:
         self.path, self.leaf = change.path, change.leaf
         self._stamps |= change.stamps
-        self._keep_within_window()
+        self._trim_window()
 
-    def _keep_within_window(self) -> None:
-        """Let go of the oldest messages once a quarter more than the window is in memory."""
+    def _trim_window(self) -> None:
+        """Drop the oldest messages from memory once they exceed the window by a quarter."""
         known = self._stamps
         sizes = [stamp.size for stamp in self.as_shown().stamps]
         total = sum(sizes)
@@ -321,10 +321,10 @@ class Transcript(Part):
             kept = {message["id"] for message in self.path}
             self._stamps = {id: stamp for id, stamp in known.items() if id in kept}
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     def as_shown(self) -> Shown:
-        """The window, as clients are shown it: the same object until the path is another one."""
+        """Return the window as clients see it: the same object until the path changes."""
         known = self._shown
         if known is None or known.messages is not self.path or known.is_whole != self.is_whole:
             known_stamps = self._stamps
@@ -338,7 +338,7 @@ class Transcript(Part):
         return stamp
 
     async def before(self, id: str, most: int, count: int) -> Shown | None:
-        """The messages before one, as many as fit; None: there is no such message."""
+        """Return the messages before one, as many as fit; None if that message does not exist."""
         place = await self.place_of(id)
         if place is None:
             return None
@@ -349,11 +349,11 @@ class Transcript(Part):
         is_whole = not found or found[0][1] is None
         return Shown([each for each, _ in messages], stamps, is_whole)
 
-    async def known(self, ids: Sequence[str]) -> set[str]:
-        """Which of these are stored, on whatever branch."""
+    async def stored_ids(self, ids: Sequence[str]) -> set[str]:
+        """Return those of the ids that are stored, on any branch."""
         if not ids:
             return set()
-        found = await self.activation.store.fetch(rows.known(len(ids)), self.address, *ids)
+        found = await self.activation.store.fetch(rows.stored_ids(len(ids)), self.address, *ids)
         return {id for (id,) in found}
 
     async def get(self, id: str) -> dict[str, Any] | None:
@@ -361,17 +361,17 @@ class Transcript(Part):
         return self._decoded(found[0]) if found else None
 
     async def place_of(self, id: str) -> tuple[str, str | None] | None:
-        """The role and the parent of a message, on whatever branch; None: there is no such message."""
+        """Return the role and the parent of a message on any branch; None if it does not exist."""
         found = await self.activation.store.fetch(rows.PLACE, self.address, id)
         return (found[0][0], found[0][1]) if found else None
 
     async def turn_of(self, id: str) -> str | None:
-        """The request that made a message; None: it was handed in."""
+        """Return the request that produced a message; None if it came from outside."""
         found = await self.activation.store.fetch(rows.TURN, self.address, id)
         return found[0][0] if found else None
 
     async def branches(self, id: str) -> list[dict[str, Any]]:
-        """The message and its siblings: the other answers, or the other questions, in its place."""
+        """Return the message and its siblings: alternative answers, or alternative questions."""
         fetch = self.activation.store.fetch
         found = await fetch(rows.BY_ID, self.address, id)
         if not found:
@@ -385,7 +385,7 @@ class Transcript(Part):
         return [message for row in siblings if (message := self._decoded(row)) is not None]
 
     async def forks(self) -> dict[str, list[str]]:
-        """The messages of the path that have others in their place: all of these, in order."""
+        """Return the messages of the path that have siblings, each with all siblings in order."""
         found = await self.activation.store.fetch(rows.FORKS, self.address)
         siblings: dict[str | None, list[str]] = {}
         for id, parent in found:
@@ -395,7 +395,7 @@ class Transcript(Part):
         return {id: group for group in groups for id in group if id in shown}
 
     async def newest_below(self, id: str) -> str | None:
-        """The last message that was stored below this one, or itself; None: there is no such message."""
+        """Return the newest message below this one, or itself; None if it does not exist."""
         agent = self.address
         found = await self.activation.store.fetch(rows.NEWEST_BELOW, agent, id, agent)
         return found[0][0] if found else None

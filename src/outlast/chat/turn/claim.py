@@ -1,4 +1,4 @@
-"""How a turn begins: an entry is claimed and applied, in one commit."""
+"""The beginning of a turn: claiming an entry and applying its messages, in one commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlast.chat.inbox.origin import AUTO
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.repair import needs_closing, open_calls, repaired
 from outlast.chat.message.tool_part import tool_name
-from outlast.chat.stream.reading import Streams
+from outlast.chat.stream.streams import Streams
 from outlast.chat.transcript.transcript import Change, Transcript
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.part_repair import PartRepair, mark_of, without_mark
@@ -36,38 +36,38 @@ class Claims(ChatPart):
         self._repair = parts[PartRepair]
 
     async def new(self, entry: EntryRow) -> list[dict[str, Any]]:
-        """The entry's messages that are not stored yet."""
+        """Return the entry's messages that are not stored yet."""
         messages = _messages(entry)
-        known = await self._transcript.known([message["id"] for message in messages])
+        known = await self._transcript.stored_ids([message["id"] for message in messages])
         return [message for message in messages if message["id"] not in known]
 
     def _unseen(self, entry: EntryRow) -> list[dict[str, Any]]:
-        """Those that are not among the messages in memory."""
+        """Return the entry's messages that are not in memory."""
         seen = {message.get("id") for message in self._transcript.path}
         return [message for message in _messages(entry) if message["id"] not in seen]
 
     async def unanswered(self, entry: EntryRow) -> Change | None:
-        """What keeps the messages of a user that are not to be answered; None: there are none.
+        """Return the change that stores the messages of an entry without answering them, or None.
 
-        A submission that is cancelled before its turn leaves nothing behind.
+        A submission that is cancelled before its turn stores nothing.
         """
         if entry.messages is None or not self._inbox.origins[entry.origin].keeps_messages:
             return None
-        if entry.kind == "regenerate":  # another text for a message
+        if entry.kind == "regenerate":  # an edited message
             found = await self._place(entry)
             return None if found is None else found[0]
         return self._transcript.appending(await self.new(entry))
 
     async def claim(self, entry: EntryRow) -> Turn | None:
-        """Claim an entry and apply it. None: there is nothing to answer.
+        """Claim an entry and apply its messages. None if there is nothing to answer.
 
-        The caller holds `Transcript.changing`. What is not in memory is taken for new, and stored on that
-        condition: a look at the store first would cost a round trip of every turn.
+        The caller holds `Transcript.changing`. Messages that are not in memory are assumed to be new, and the
+        commit is refused if they are not: reading first would cost a round trip per turn.
         """
         try:
             return await self._claim(entry, is_sure=False)
         except CommitRefused:
-            known = await self._transcript.known([each["id"] for each in _messages(entry)])
+            known = await self._transcript.stored_ids([each["id"] for each in _messages(entry)])
             if not known:
                 raise
             return await self._claim(entry, is_sure=True)
@@ -92,7 +92,7 @@ class Claims(ChatPart):
         await commit.stored()
         now = self._inbox.current(entry)
         if now is None:
-            raise CommitRefused("it was ended while it was being claimed")
+            raise CommitRefused("the entry ended while it was being claimed")
         stream.open_for(running.attempt, self.activation.submit)
         if now.cancelled is not None:
             turn.abort.set(now.cancelled)
@@ -101,7 +101,7 @@ class Claims(ChatPart):
     async def _place(
         self, entry: EntryRow, *, is_sure: bool = True
     ) -> tuple[Change, str | None, dict[str, Any] | None] | None:
-        """The path as it will be, the message that is answered, and the one that goes on."""
+        """Return the change of the path, the message to answer, and the message to continue."""
         transcript = self._transcript
         if entry.kind == "continue":
             begun = transcript.path[-1] if transcript.path else None
@@ -109,7 +109,7 @@ class Claims(ChatPart):
                 return None
             is_other = entry.target is not None and entry.target != begun["id"]
             if entry.origin == AUTO and (is_other or open_calls(begun)):
-                return None  # the conversation has gone another way
+                return None  # the conversation continued differently
             change = Change([], list(transcript.path), transcript.leaf)
             return change, transcript.parent_of(begun["id"]), begun
         if entry.kind == "regenerate":
@@ -117,7 +117,7 @@ class Claims(ChatPart):
             if under is None:
                 return None
             change = await transcript.branching(under)
-            if entry.messages is not None:  # another text under the same id
+            if entry.messages is not None:  # an edited message with the same id
                 change = transcript.with_replaced(change, json.decode(entry.messages))
             return change, under, None
         new = await self.new(entry) if is_sure else self._unseen(entry)
@@ -127,13 +127,13 @@ class Claims(ChatPart):
         return change, change.leaf, None
 
     async def _place_of_another_answer(self, target: str | None) -> str | None:
-        """The message under which another answer belongs; None: there is none."""
+        """Return the message that another answer belongs under, or None."""
         path = self._transcript.path
         if target is None:
             if not path:
                 return None
             if path[-1].get("role") != "assistant":
-                return str(path[-1]["id"])  # it has none yet
+                return str(path[-1]["id"])  # it has no answer yet
             target = str(path[-1]["id"])
         found = await self._transcript.place_of(target)
         if found is None:
@@ -142,11 +142,11 @@ class Claims(ChatPart):
         return target if role == "user" else parent
 
     async def _repaired(self, change: Change, *, closes: bool) -> tuple[Change, list[str]]:
-        """The same, with an outcome for each call that the model will be shown; and which were changed."""
+        """Give each call that the model will see an outcome. Returns the change, and the changed calls."""
         try:
             changed, closed = repaired(change.path) if closes else ([], [])
-        except Exception as error:  # what is stored may be anything
-            logger.exception("%s: the conversation cannot be repaired", self.address)
+        except Exception as error:  # stored messages may be invalid in any way
+            logger.exception("%s: cannot repair the conversation", self.address)
             self.activation.events.emit(
                 events.StoredDamaged, self.address, "the conversation", described(error)
             )
@@ -159,7 +159,7 @@ class Claims(ChatPart):
     async def _by_agent(
         self, path: Sequence[dict[str, Any]], changed: list[dict[str, Any]], closes: bool
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """What the agent makes of the calls whose outcome nobody knows; and which it has changed."""
+        """Apply the repair hook to calls with an unknown outcome. Returns messages, and changed calls."""
         after = {message["id"]: message for message in changed}
         asked: list[str] = []
         for stored in path:
@@ -184,12 +184,12 @@ class Claims(ChatPart):
 
 
 def is_due(part: Any) -> bool:
-    """Whether this call has been closed as interrupted or unknown, and the agent has not been asked."""
+    """Return whether a call was closed as interrupted or unknown, and the hook was not called yet."""
     return tool_name(part) is not None and mark_of(part) == "due"
 
 
 def is_open(part: Any) -> bool:
-    """Whether this call has no outcome."""
+    """Return whether a call has no outcome."""
     return tool_name(part) is not None and needs_closing(part)
 
 
@@ -200,8 +200,8 @@ def _parts_of(message: dict[str, Any]) -> list[Any]:
 
 
 def _messages(entry: EntryRow) -> list[dict[str, Any]]:
-    """The messages that an entry brings. Raises if they are not what was accepted."""
+    """Return the messages of an entry. Raises if the stored ones are damaged."""
     messages: list[dict[str, Any]] = [] if entry.messages is None else json.decode(entry.messages)
     if not all(isinstance(message["id"], str) for message in messages):
-        raise TypeError("a message without an id")
+        raise TypeError("a stored message has no id")
     return messages

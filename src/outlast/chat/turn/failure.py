@@ -1,4 +1,4 @@
-"""Failures of turns and requests: who is notified, and which text clients and callers get."""
+"""Failures of turns and requests: logging, events, and the message for clients and callers."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ logger = logging.getLogger("outlast.chat")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as it is stored: the text for clients and callers, and the original for operators."""
+    """A stored error: the message for clients and callers, and the original for operators."""
 
     shown: str
-    detail: str | None = None  # None: `shown` is the original text
+    detail: str | None = None  # None if `shown` is the original message
 
 
 def log_failure(agent: str, request_id: str, failure: BaseException) -> None:
-    """The reason why a turn failed: whoever chats sees a text without internals.
+    """Log why a turn failed, because users see a message without internals.
 
-    One line for what is known to go wrong, such as a key that is missing; the traceback for anything else.
+    Expected failures, such as a missing key, take one line; others are logged with a traceback.
     """
     cause = failure.__cause__
     is_known = isinstance(failure, OutlastError) and not (
         isinstance(failure, ModelFailed) and failure.kind == "unknown" and cause is not None
     )
-    told = described(failure)
+    traceback = None if is_known else failure
     logger.error(
-        "%s: turn %s failed: %s", agent, request_id, told, exc_info=None if is_known else failure
+        "%s: turn %s failed: %s", agent, request_id, described(failure), exc_info=traceback
     )
 
 
 async def reported(
     parts: Parts, failure: Exception, context: ChatErrorContext, *, default: str | None = None
 ) -> Failure:
-    """Emit the event, ask `on_chat_error`, and return the texts to store.
+    """Emit the event, call `on_chat_error`, and return the messages to store.
 
-    The text of what the hook returns is shown. If it returns None or the error itself, `default` is, or a
-    text without any details.
+    Users see the message of the hook's result. If the hook returns None or the error itself, they see
+    `default`, or a message without details.
     """
     emit, address = parts.activation.events.emit, parts.activation.address.text
     emit(
@@ -63,7 +63,7 @@ async def reported(
         after = await call_hook(parts.agent.on_chat_error, failure, context)
         if after is not None and after is not failure:
             shown = storable(str(after))
-    except Exception:  # a mistake in the hook: its text is not meant for users
+    except Exception:  # a bug in the hook: its message is not for users
         logger.exception("%s: on_chat_error raised", address)
     shown = shown or default or shown_to_users(failure)
     detail = described(failure)

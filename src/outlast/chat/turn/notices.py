@@ -1,4 +1,4 @@
-"""What the connections of a chat agent are told."""
+"""The notices that a chat agent sends to its connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Show = Callable[[], Shown]  # the messages that clients see
 
 @dataclass(frozen=True, slots=True)
 class Accepted(Notice):
-    """Something was asked. Clients see its messages from now on."""
+    """A request was accepted. Clients see its messages from now on."""
 
     request_id: str
     kind: str
@@ -25,7 +25,7 @@ class Accepted(Notice):
 
 @dataclass(frozen=True, slots=True)
 class Started(Notice):
-    """Its turn has begun."""
+    """The turn of a request has begun."""
 
     request_id: str
     stream: Stream
@@ -37,7 +37,7 @@ class Started(Notice):
 
 @dataclass(frozen=True, slots=True)
 class Ended(Notice):
-    """It has ended; if it had started, its stream says so too."""
+    """A request has ended; if its turn had begun, its stream has ended, too."""
 
     request_id: str
     end: TurnEnd
@@ -45,12 +45,12 @@ class Ended(Notice):
     shown: Show
     continuation: bool = False
     message_ids: tuple[str, ...] = ()  # of what it answers
-    chunks: Sequence[str] = ()  # all that its stream holds
+    chunks: Sequence[str] = ()  # all chunks of its stream
 
 
 @dataclass(frozen=True, slots=True)
 class MessageUpdated(Notice):
-    """A stored message is not what it was."""
+    """A stored message has changed."""
 
     message: dict[str, Any]
 
@@ -69,7 +69,7 @@ class Cleared(Notice):
 
 @dataclass(frozen=True, slots=True)
 class Recovering(Notice):
-    """A turn that was interrupted is about to go on, or that is over."""
+    """An interrupted turn is about to continue, or that is over."""
 
     recovering: bool
     request_id: str | None = None

@@ -1,4 +1,4 @@
-"""A part of a chat agent: what it may add to the durable moments of a turn, and to what a turn is given."""
+"""A part of a chat agent: the durable moments of a turn that it can join, and what it can contribute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outlast.chat.turn.turn import Turn
 
 
 class ChatPart(Part):
-    """One concern of one chat agent. Every method does nothing by default.
+    """One concern of one chat agent. Every method is a no-op by default.
 
     The durable moments add operations and effects to a commit. They do no I/O and must not raise.
     """
@@ -39,7 +39,7 @@ class ChatPart(Part):
 
     @moment
     def expire(self, commit: Commit, now: int) -> int | None:
-        """Delete what is old enough. Returns when the next is, in milliseconds; None: nothing is left."""
+        """Delete expired rows. Returns the next expiry in milliseconds, or None if nothing is left."""
         return None
 
     # --- a turn ----------------------------------------------------------------------------------
@@ -51,5 +51,5 @@ class ChatPart(Part):
 
     @moment
     def shown(self, path: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Return what the model is shown of the conversation."""
+        """Return the part of the conversation that the model sees."""
         return path

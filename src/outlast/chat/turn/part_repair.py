@@ -1,9 +1,9 @@
-"""What the agent makes of calls whose outcome nobody knows, before a model is shown them.
+"""The hook `repair_interrupted_tool_part`, for calls with an unknown outcome before a model sees them.
 
-`repair_interrupted_tool_part` is asked about a stored call without an outcome when the next turn begins, and
-about a call whose outcome is unknown as soon as that is clear: while the turn runs, or when it goes on after
-an interruption. A call that a turn leaves behind as interrupted or unknown is marked as due when its message
-is stored, and asked about when the next turn begins. What the ledger knows of a call stays as it is.
+The hook is called for a stored call without an outcome when the next turn begins, and for a call with an
+unknown outcome as soon as that is known: during the turn, or when it continues after an interruption. A call
+that ends with its turn as interrupted or unknown is marked as due when its message is stored, and the hook is
+called when the next turn begins. The ledger is not changed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Mark = Literal["due", "asked"]
 
 
 class Repairing(Protocol):
-    """What is asked of the agent."""
+    """An agent with the hook."""
 
     def repair_interrupted_tool_part(self, part: ToolPart) -> Any: ...
 
 
 class PartRepair(Part):
-    """The hook of one agent. It can break nothing: what makes no sense is logged, and not used."""
+    """The hook of one agent. An exception or an invalid result is logged and ignored."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -46,21 +46,21 @@ class PartRepair(Part):
         self.is_wanted = is_overridden(self._hook)
 
     async def made_of(self, part: ToolPart) -> ToolPart | None:
-        """What takes the place of this part; None: it stays."""
+        """Return the replacement of a part, or None to keep it."""
         try:
             made = await call_hook(self._hook, without_mark(part))
             if made is None:
                 return None
             stored: ToolPart = json.decode(json.encode(check_repaired(made), "part"))
-        except Exception:  # a conversation does not end with it
-            logger.exception("%s: repair_interrupted_tool_part", self.address)
+        except Exception:  # the conversation must continue
+            logger.exception("%s: repair_interrupted_tool_part failed", self.address)
             return None
         if stored == without_mark(part):
             return None
         return marked(stored, "asked") if is_unknown(stored) else stored
 
     def unasked(self, said: Mapping[str, Any], begun: Mapping[str, Any] | None) -> list[ToolPart]:
-        """The calls of a turn that are unknown, and that the agent has not been asked about."""
+        """Return the calls of a turn with an unknown outcome that the hook was not called for."""
         if not self.is_wanted:
             return []
         known = _calls(begun or {})
@@ -69,9 +69,9 @@ class PartRepair(Part):
     def marking(
         self, said: Mapping[str, Any], stored: dict[str, Any], begun: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """The message that a turn leaves, with a mark on each call that the agent is to be asked about.
+        """Mark each call in a turn's final message that the hook must be called for.
 
-        `said` is the message before its open calls were closed, `begun` the one that the turn went on with.
+        `said` is the message before its open calls were closed, `begun` the one that the turn continued.
         """
         if not self.is_wanted:
             return stored
@@ -90,19 +90,19 @@ class PartRepair(Part):
 
 
 def is_unknown(part: Mapping[str, Any]) -> bool:
-    """Whether nobody knows the outcome of a call, and the agent has not been asked about it."""
+    """Return whether the outcome of a call is unknown, and the hook was not called for it."""
     is_open = part.get("state") == "output-error" and mark_of(part) is None
     return is_open and _ours(part).get("outcome") == "unknown"
 
 
 def with_replaced(message: dict[str, Any], replaced: Mapping[str, ToolPart]) -> list[str]:
-    """The chunks after which a client shows this message with other parts in the places of calls."""
+    """Return the chunks that make clients show this message with some calls replaced."""
     parts = [replaced.get(str(part.get("toolCallId")), part) for part in message["parts"]]
     return [encoded(chunk) for chunk in rebuilt({**message, "parts": parts})]
 
 
 def without_calls(response: ModelResponse, replaced: Mapping[str, ToolPart]) -> ModelResponse:
-    """The same answer, in which a call that has become a text is that text."""
+    """Return the answer with each call that became a text replaced by that text."""
     from pydantic_ai.messages import TextPart, ToolCallPart
 
     parts: list[Any] = []
@@ -116,7 +116,7 @@ def without_calls(response: ModelResponse, replaced: Mapping[str, ToolPart]) -> 
 
 
 def mark_of(part: Mapping[str, Any]) -> Any:
-    """Whether the agent is to be asked about a call, or was."""
+    """Return the mark of a call: whether the hook is due, or was called."""
     return _ours(part).get(MARK)
 
 
@@ -128,7 +128,7 @@ def marked(part: ToolPart, mark: Mark) -> ToolPart:
 
 
 def without_mark(part: ToolPart) -> ToolPart:
-    """The same, as it was before it was marked."""
+    """Return the part without its mark."""
     ours = {name: value for name, value in _ours(part).items() if name != MARK}
     metadata = part.get("resultProviderMetadata")
     if not isinstance(metadata, dict) or METADATA_KEY not in metadata:

@@ -1,7 +1,7 @@
-"""What a turn leaves open: calls that the client runs, and calls that a user must allow.
+"""Pending calls: those that the client runs, and those that a user must approve.
 
-The turn ends with them. Each is answered once, the first answer counts; the last answer of a batch makes the
-agent go on with the same message, in a turn of its own. All of that is in the commit of the answer.
+The turn ends with them open. Each is answered once, and the first answer counts; the last answer of a batch
+adds a turn that continues the same message. All of that is in the commit of the answer.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ from outlast.core.errors import ValueTooLarge
 if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
-CLIENT_TOOLS = "chat:client_tools"  # facts: the client's tools that a model has answered with last,
-BROUGHT = "chat:brought_tools"  # those that came with a result, for the turn that goes on after it,
-OPTED = "chat:opted"  # the message that goes on when its last call is answered,
-OPEN = "chat:open"  # and the message that waits, with what had been asked by then
-MARGIN = 512 * 1024  # bytes of an answer that always fit
-REFUSED = "The client could not run this tool."
-MOST_CLIENT_TOOLS = 128
-MOST_SCHEMAS = 256 * 1024  # characters of all of them
+# Facts:
+CLIENT_TOOLS = "chat:client_tools"  # the client's tools of the last answer
+BROUGHT = "chat:brought_tools"  # tools that came with a result, for the turn that continues
+OPTED = "chat:opted"  # the batch after which the message continues
+OPEN = "chat:open"  # the message with pending calls, and the last request before them
+MARGIN = 512 * 1024  # bytes of an output that always fit
+FAILED = "The client could not run this tool."
+MAX_CLIENT_TOOLS = 128
+MAX_SCHEMAS = 256 * 1024  # characters in total
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-Answer = Callable[[Part], list[str]]  # the chunks that answer a call; none: it has an answer
+Answer = Callable[[Part], list[str]]  # the chunks that answer a call; empty if it is not pending
 
 
 class PendingCalls(ChatPart):
-    """The open calls of one agent."""
+    """The pending calls of one agent."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -57,11 +58,11 @@ class PendingCalls(ChatPart):
         self._transcript = parts[Transcript]
         self._state = parts[TurnState]
 
-    # --- what is open ----------------------------------------------------------------------------
+    # --- pending calls ---------------------------------------------------------------------------
 
     @property
     def pending(self) -> list[Part]:
-        """The calls that somebody else has to answer."""
+        """The calls that wait for the client or for an approval."""
         live = self._state.live
         message = live.builder.message() if live is not None else self._leaf()
         found = open_calls(message)
@@ -74,9 +75,10 @@ class PendingCalls(ChatPart):
         return path[-1] if path and path[-1].get("role") == "assistant" else None
 
     def holds(self, entries: Sequence[EntryRow]) -> bool:
-        """Whether what was asked before the calls were opened has to wait for their answers.
+        """Return whether these entries must wait for the answers of pending calls.
 
-        Whoever asks something when they are open goes on without answering them.
+        Requests that arrived before the calls became pending wait; a later request continues without the
+        answers.
         """
         leaf = self._leaf()
         if leaf is None or not open_calls(leaf):
@@ -89,13 +91,13 @@ class PendingCalls(ChatPart):
     # --- the client's tools ----------------------------------------------------------------------
 
     def tools_for(self, options: Mapping[str, Any]) -> list[Any]:
-        """The client's tools in a turn: its request's own, or those that a model has answered with last."""
+        """Return the client's tools of a turn: those of its request, or those of the last answer."""
         given = options.get("client_tools")
         return given if isinstance(given, list) else self.remembered
 
     @property
     def remembered(self) -> list[Any]:
-        """The client's tools that a model has answered with last."""
+        """The client's tools of the last answer."""
         return self._facts.get(CLIENT_TOOLS, None, None) or []
 
     # --- moments ---------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ class PendingCalls(ChatPart):
             self._continue(commit, message, opted, settlement.leaf, turn.options, brought)
 
     def _remember_tools(self, commit: Commit, turn: Turn) -> None:
-        """A request that says nothing of tools changes nothing, unless its provider has refused one."""
+        """Store the client's tools if the request named some, or if the provider rejected one."""
         own = turn.options.get("client_tools")
         if turn.executor is not None or not (isinstance(own, list) or turn.left_out):
             return
@@ -137,7 +139,7 @@ class PendingCalls(ChatPart):
         goes_on: bool,
         client_tools: Sequence[Any] | None = None,
     ) -> bool:
-        """The result of a call that the client has run. False: it waits for none."""
+        """Store the result of a call that the client ran. False if the call does not wait for one."""
         _check_text("error_text", error)
         stored = json.decode(json.encode(output, "output")) if error is None else None
         encoder = Encoder()
@@ -148,7 +150,7 @@ class PendingCalls(ChatPart):
             if part.get("state") != "input-available":
                 return []
             if error is not None:
-                return [encoder.tool_error(call_id, error or REFUSED)]
+                return [encoder.tool_error(call_id, error or FAILED)]
             return [encoder.tool_output(call_id, stored)]
 
         tools = None if client_tools is None else checked_schemas(client_tools)
@@ -164,7 +166,7 @@ class PendingCalls(ChatPart):
     async def add_approval(
         self, call_id: str, approved: bool, *, reason: str | None = None, goes_on: bool
     ) -> bool:
-        """A user has allowed a call, or has not. False: it waits for no approval."""
+        """Store a user's approval or denial. False if the call does not wait for an approval."""
         _check_text("reason", reason)
         encoder = Encoder()
 
@@ -190,10 +192,10 @@ class PendingCalls(ChatPart):
     async def _answer(
         self, call_id: str, answer: Answer, goes_on: bool, tools: list[Any] | None
     ) -> tuple[Part, str] | None:
-        """The part that was answered, and the request that made it; None: nothing was."""
+        """Return the answered part and its request, or None if the call is not pending."""
         if not isinstance(call_id, str):
-            raise TypeError(f"tool_call_id is a text, not {call_id!r}")
-        async with self._transcript.changing:  # one answer at a time, and no turn ends meanwhile
+            raise TypeError(f"tool_call_id must be a str, got {call_id!r}")
+        async with self._transcript.changing:  # one answer at a time, and no turn ends in between
             turn = self._state.live
             part = None if turn is None else turn.builder.call(call_id)
             if turn is None or part is None:
@@ -204,8 +206,8 @@ class PendingCalls(ChatPart):
             size = sum(len(chunk.encode()) for chunk in chunks)
             if size > MARGIN and size > (room := turn.room_in(self.activation.store.options)):
                 raise ValueTooLarge(
-                    f"the output has {size:,} bytes, and there is room for {max(0, room):,} in its"
-                    f" message. Keep large data in a file or an object store, and its address here."
+                    f"the output must have at most {max(0, room):,} bytes to fit its message, got {size:,}."
+                    f" Put large data into a file or an object store, and send its address."
                 )
             for chunk in chunks:
                 turn.emit(chunk)
@@ -213,14 +215,12 @@ class PendingCalls(ChatPart):
             commit = self.commits.new()
             for name, text in self._notes(message, goes_on, tools).items():
                 self._facts.put(commit, name, text)
-                self._facts.remember(
-                    name, text
-                )  # now: the commit may be the one that ends the turn
+                self._facts.remember(name, text)  # at once: the commit may end the turn
             turn.stream.ride(commit)
             is_over = turn.stream.is_held
             if not is_over:
                 await turn.stream.stored()
-        if is_over:  # the turn is about to be settled: this is part of it
+        if is_over:  # the settlement of the turn writes it
             await self._state.wait(turn.request_id)
         self._state.changed()
         return part, turn.request_id
@@ -228,7 +228,7 @@ class PendingCalls(ChatPart):
     def _notes(
         self, message: Mapping[str, Any], goes_on: bool, tools: list[Any] | None
     ) -> dict[str, str]:
-        """Facts about the calls that were left open together, for the turn that continues after them."""
+        """Return facts about a batch of calls, for the turn that continues after it."""
         notes: dict[str, str] = {}
         if goes_on:
             notes[OPTED] = json.encode(_batch(message))
@@ -267,7 +267,7 @@ class PendingCalls(ChatPart):
         return part, made_by or ""
 
     def _message_with(self, call_id: str) -> dict[str, Any] | None:
-        """The message that holds an open call, which has an approval id if it waits for one."""
+        """Return the message with a pending call, which gets an approval id if it needs one."""
         for message in reversed(self._transcript.path):
             for part in open_calls(message):
                 if part.get("toolCallId") == call_id:
@@ -276,13 +276,13 @@ class PendingCalls(ChatPart):
                     return {**message, "parts": parts}
         return None
 
-    # --- going on --------------------------------------------------------------------------------
+    # --- continuing ------------------------------------------------------------------------------
 
     def _opted(self, message: Mapping[str, Any]) -> bool:
         return bool(self._facts.get(OPTED, None, None) == _batch(message))
 
     def _brought(self, message: Mapping[str, Any]) -> list[Any] | None:
-        """The tools that came with a result of the calls that were left open last; None: none came."""
+        """Return the tools that came with a result of the last batch, or None."""
         found = self._facts.get(BROUGHT, None, None)
         if not isinstance(found, dict) or found.get("batch") != _batch(message):
             return None
@@ -298,7 +298,7 @@ class PendingCalls(ChatPart):
         options: Any,
         tools: list[Any] | None,
     ) -> None:
-        """Add the turn that continues a message whose calls are all answered, with the options of before."""
+        """Add the turn that continues a message whose calls are all answered, with its earlier options."""
         if not opted or leaf != message["id"] or open_calls(message):
             return
         known = options if isinstance(options, dict) else {}
@@ -317,11 +317,11 @@ class PendingCalls(ChatPart):
 
 def _check_text(what: str, value: Any) -> None:
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"{what} is a text, not {value!r}")
+        raise TypeError(f"{what} must be a str, got {value!r}")
 
 
 def _batch(message: Mapping[str, Any]) -> str:
-    """The calls that were left open together: those of the last step of a message."""
+    """Return the id of a batch: the calls of the last step of a message."""
     steps = sum(
         isinstance(part, dict) and part.get("type") == "step-start" for part in message["parts"]
     )
@@ -344,40 +344,40 @@ def _with_approval_id(part: Part) -> Part:
 
 
 def checked_schemas(client_tools: Sequence[Any]) -> list[Any]:
-    """What a client says of its tools, as it is stored; a `ValueError` says what is wrong with it."""
+    """Return a client's tool schemas as they are stored; raise if they are invalid."""
     if isinstance(client_tools, str | bytes | Mapping):
-        raise TypeError(f"client_tools is a list of schemas, not {client_tools!r}")
-    if len(client_tools) > MOST_CLIENT_TOOLS:
+        raise TypeError(f"client_tools must be a list of schemas, got {client_tools!r}")
+    if len(client_tools) > MAX_CLIENT_TOOLS:
         raise ValueError(
-            f"at most {MOST_CLIENT_TOOLS} client tools are accepted, got {len(client_tools)}"
+            f"there must be at most {MAX_CLIENT_TOOLS} client tools, got {len(client_tools)}"
         )
     for schema in client_tools:
         if not isinstance(schema, Mapping):
-            raise TypeError(f"the schema of a client's tool is an object, not {schema!r}")
+            raise TypeError(f"the schema of a client tool must be a dict, got {schema!r}")
         _check_client_tool(definition_of(schema))
     text = json.encode([dict(each) for each in client_tools], "client_tools")
-    if len(text) > MOST_SCHEMAS:
+    if len(text) > MAX_SCHEMAS:
         raise ValueError(
-            f"the schemas of client tools may have {MOST_SCHEMAS:,} characters, got {len(text):,}"
+            f"the schemas of client tools must have at most {MAX_SCHEMAS:,} characters, got {len(text):,}"
         )
     given: list[Any] = json.decode(text)
     return given
 
 
 def _check_client_tool(tool: ToolDefinition) -> None:
-    """What every provider takes: one that it refuses would end each turn of the conversation."""
+    """Raise unless every provider accepts the tool: a rejected one would fail each later turn."""
     if not _NAME.fullmatch(tool.name):
         raise ValueError(
-            "the name of a client's tool must be 1 to 64 letters, digits, '_' or '-', got"
+            "the name of a client tool must be 1 to 64 letters, digits, '_' or '-', got"
             f" {tool.name[:100]!r}"
         )
     kind = tool.parameters_json_schema.get("type", "object")
     if kind != "object":
         raise ValueError(
-            f"the schema of the client's tool {tool.name!r} must describe an object, got {kind!r}"
+            f"the schema of the client tool {tool.name!r} must describe an object, got {kind!r}"
         )
     properties = tool.parameters_json_schema.get("properties", {})
     if not isinstance(properties, Mapping) or not all(
         isinstance(each, Mapping | bool) for each in properties.values()
     ):
-        raise ValueError(f"the properties of the client's tool {tool.name!r} must be schemas")
+        raise ValueError(f"the properties of the client tool {tool.name!r} must be schemas")

@@ -1,4 +1,4 @@
-"""The only place that ends an entry: outcome, answer, last chunks and what parts add, in one commit."""
+"""The only place that ends an entry: outcome, answer, last chunks and additions of parts, in one commit."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Settler(ChatPart):
         self._inbox = parts[Inbox]
         self._transcript = parts[Transcript]
 
-    async def answered(
+    async def answer_change(
         self, message: dict[str, Any], entry: EntryRow, under: str | None, outcome: Outcome
     ) -> Change:
-        """Return what an answer does to the conversation."""
+        """Return the change that stores an answer."""
         status = _STATUS.get(outcome, "settled")
         return await self._transcript.answering(message, under, status=status, turn=entry.id)
 
@@ -48,7 +48,7 @@ class Settler(ChatPart):
         change: Change | None = None,
         is_sealed: bool = False,
     ) -> None:
-        """End an entry. `stream`: it has been drained, and what waits in it is written as well."""
+        """End an entry. `stream` must be drained; its waiting chunks are written, too."""
         answer = None if message is None else Message(message)
         end = TurnEnd(outcome, answer, error, None if turn is None else turn.output)
         if stream is not None:
@@ -65,7 +65,7 @@ class Settler(ChatPart):
         )
 
     def put_back(self, commit: Commit, turn: Turn) -> None:
-        """Leave an entry to another process: its messages stay, and it waits for its turn again."""
+        """Return an entry to the queue for another process; its messages stay applied."""
         waiting = self._inbox.put_back(commit, turn.entry)
         end = TurnEnd("skipped")
         self._settled(commit, Settlement(waiting, end, turn, was_running=True, is_put_back=True))
@@ -75,5 +75,5 @@ class Settler(ChatPart):
 
 
 def storable(message: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a message as it can be stored."""
+    """Return a message without the fields that are not stored."""
     return None if message is None else sanitised(message)

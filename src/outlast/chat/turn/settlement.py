@@ -1,4 +1,4 @@
-"""How an entry of the inbox ends: one value for every way in which it can."""
+"""The end of an inbox entry as a value, for every kind of end."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from outlast.chat.turn.turn import Turn
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """An entry as it ends, with what comes of it."""
+    """The end of an entry."""
 
-    entry: EntryRow  # as it is then
+    entry: EntryRow  # after the end
     end: TurnEnd
-    turn: Turn | None = None  # None: it ends without one, or in the place of one that is gone
+    turn: Turn | None = None  # None: it ends without a turn in this process
     message: dict[str, Any] | None = None  # the answer, as it is stored
-    leaf: str | None = None  # the last message of the conversation, as it is then
-    was_running: bool = False  # its turn had begun, in this process or in another
-    is_put_back: bool = False  # it does not end: another process answers it
-    is_sealed: bool = False  # recovery gives it up, and keeps the record
+    leaf: str | None = None  # the last message of the conversation after the end
+    was_running: bool = False  # its turn had begun, in this process or an earlier one
+    is_put_back: bool = False  # it does not end, but is left to another process
+    is_sealed: bool = False  # recovery gave it up, and keeps the record

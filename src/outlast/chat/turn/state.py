@@ -1,4 +1,4 @@
-"""What is going on in an agent: the turn that runs, who waits for what, and what clients see of it."""
+"""The state of an agent's turns: the running turn, the waiters, and what clients see."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlast.agent.part import Parts
 from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.results import TurnEnd
-from outlast.chat.stream.reading import Streams
+from outlast.chat.stream.streams import Streams
 from outlast.chat.transcript.shown import Shown, Stamp, stamp_of, with_waiting
 from outlast.chat.transcript.transcript import Transcript, message_body
 from outlast.chat.turn.notices import Accepted, Ended, Recovering, Started, TranscriptChanged
@@ -28,20 +28,20 @@ from outlast.core.errors import again
 
 @dataclass(frozen=True, slots=True)
 class TurnStatistics:
-    """What a chat agent is doing at a moment."""
+    """A snapshot of a chat agent's activity."""
 
-    running: str | None  # the request whose turn runs
+    running: str | None  # the request of the running turn
     attempt: int  # of that turn
-    waiting: tuple[str, ...]  # requests that are accepted and have not begun, in order
+    waiting: tuple[str, ...]  # accepted requests whose turns have not begun, in order
     recovering: str | None  # the request that continues after an interruption
-    chunks: int  # durable ones of the turn that runs
+    chunks: int  # durable chunks of the running turn
     open_calls: tuple[str, ...]  # calls that wait for the client, or for an approval
     waiters: int  # callers that wait for the end of a request
     is_settling: bool  # the conversation is being changed
 
 
 class TurnState(ChatPart):
-    """The turns of one agent, as everybody else sees them."""
+    """The state of one agent's turns, for other parts."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -51,16 +51,18 @@ class TurnState(ChatPart):
         self.running: Turn | None = None
         self.live: Turn | None = None  # the same, until its message is stored
         self.recovering: str | None = None  # the request that continues after an interruption
-        self.broken_off: dict[str, tuple[Cause, int]] = {}  # here, by request: why, and since when
+        self.broken_off: dict[
+            str, tuple[Cause, int]
+        ] = {}  # interrupted here: cause and time, by request
         self._waiters: dict[str, list[asyncio.Future[TurnEnd]]] = {}
-        self._watchers: list[asyncio.Future[None]] = []  # who waits for anything to change
-        self._message_ids: dict[str, tuple[str, ...]] = {}  # of what open requests have brought
-        self._known_aborted: dict[str, None] = {}  # requests that wait, and whose end is known
+        self._watchers: list[asyncio.Future[None]] = []  # resolved on any change
+        self._message_ids: dict[str, tuple[str, ...]] = {}  # the messages of open requests
+        self._known_aborted: dict[str, None] = {}  # waiting requests whose end was announced
 
     # --- what clients see ------------------------------------------------------------------------
 
     def shown_messages(self) -> Shown:
-        """The stored path, and then what was accepted and is not part of it yet, in order."""
+        """Return the stored path, then accepted messages that are not part of it yet, in order."""
         waiting = [
             (entry.kind == "regenerate", _brought(entry))
             for entry in self._inbox.open
@@ -70,14 +72,14 @@ class TurnState(ChatPart):
         return with_waiting(stored, waiting) if waiting else stored
 
     def message_ids(self, entry: EntryRow) -> tuple[str, ...]:
-        """The messages that a request has brought; of one that another process accepted, the last."""
+        """Return the messages of a request; only the last if another process accepted it."""
         known = self._message_ids.get(entry.id)
         if known is not None:
             return known
         return () if entry.target is None or entry.kind != "message" else (entry.target,)
 
     def started(self) -> Started | None:
-        """The turn that runs, for clients that join now."""
+        """Return the notice about the running turn, for clients that join now."""
         live = self.live
         if live is None or live.stream.end is not None:
             return None
@@ -88,7 +90,7 @@ class TurnState(ChatPart):
         )
 
     def set_recovering(self, id: str | None) -> None:
-        """Clients see that an interrupted turn continues, or that this is over."""
+        """Set the recovering request, and notify clients when that starts or ends."""
         was, self.recovering = self.recovering, id
         if (was is None) != (id is None):
             self.activation.tell(Recovering(id is not None, id or was))
@@ -105,7 +107,7 @@ class TurnState(ChatPart):
         self.activation.tell(Accepted(entry.id, entry.kind, self.shown_messages))
 
     def begin(self, turn: Turn | None) -> None:
-        """A turn runs from now on; None: it is put back, or was interrupted."""
+        """Set the running turn; None if it was put back or interrupted."""
         self.running = self.live = turn
 
     def settled(self, commit: Commit, settlement: Settlement) -> None:
@@ -123,7 +125,7 @@ class TurnState(ChatPart):
     def _announce_end(self, settlement: Settlement) -> None:
         entry, end = settlement.entry, settlement.end
         self.broken_off.pop(entry.id, None)
-        if entry.id in self._known_aborted:  # its messages stand in the transcript now
+        if entry.id in self._known_aborted:  # its messages are in the transcript now
             del self._known_aborted[entry.id]
             self._message_ids.pop(entry.id, None)
             self._release(entry.id, end)
@@ -151,7 +153,7 @@ class TurnState(ChatPart):
             emit(events.RecoveryCompleted, self.address, entry.id)
 
     def announce_aborted(self, entry: EntryRow, reason: str) -> None:
-        """A request that waits behind others will not be answered, and that is durable."""
+        """Announce the end of a waiting request that will not be answered, once that is durable."""
         end = TurnEnd("aborted", None, reason)
         ids = self.message_ids(entry)
         tell_end(self.parts, replace(entry, outcome="aborted", error=reason), end)
@@ -161,7 +163,7 @@ class TurnState(ChatPart):
         self.activation.tell(Ended(entry.id, end, False, self.shown_messages, continues, ids, ()))
 
     def _release(self, id: str, end: TurnEnd) -> Sequence[str]:
-        """Give everybody who waits for a request, or reads its stream, its end. Returns its chunks."""
+        """Resolve the waiters and end the readers of a request. Returns its chunks."""
         stream = self._streams.open.pop(id, None)
         if stream is not None:
             stream.close(end)
@@ -179,14 +181,14 @@ class TurnState(ChatPart):
         return await waiter
 
     def waits_for(self, turn: Turn) -> bool:
-        """Whether the next turn here begins only after this one, of another agent, has ended."""
+        """Return whether the next turn here can begin only after this turn, of another agent, has ended."""
         running = self.running
         return running is not None and (
             running is turn or any(other.waits_for(turn) for other in running.waits_for)
         )
 
     def changed(self) -> None:
-        """Something about the turns, or about what they have left open, is different."""
+        """Wake the tasks that wait for a change of the turns or of the pending calls."""
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             if not watcher.done():
@@ -203,7 +205,7 @@ class TurnState(ChatPart):
                 self._watchers.remove(watcher)
 
     def transcript_changed(self) -> None:
-        """Not by a turn: a request may have nothing to wait for any more."""
+        """Announce a change that no turn made: a waiting request may be able to proceed."""
         self.changed()
         for proceed in self.parts.overriding("proceed"):
             proceed()

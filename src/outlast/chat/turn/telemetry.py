@@ -10,7 +10,7 @@ from outlast.chat.types import events
 
 
 def tell_start(parts: Parts, entry: EntryRow, parent: str | None = None) -> None:
-    """A turn was claimed; `parent` is the trace of its first attempt."""
+    """Emit the events of a claimed turn; `parent` is the trace of its first attempt."""
     emit, agent = parts.activation.events.emit, parts.activation.address.text
     emit(events.InboxClaimed, agent, entry.id, entry.kind)
     if parts[Inbox].origins[entry.origin].is_listed:
@@ -28,7 +28,7 @@ def tell_start(parts: Parts, entry: EntryRow, parent: str | None = None) -> None
 
 
 def tell_end(parts: Parts, entry: EntryRow, end: TurnEnd) -> None:
-    """An entry has ended, with a turn or without one."""
+    """Emit the events of an ended entry, with or without a turn."""
     emit, agent, status = parts.activation.events.emit, parts.activation.address.text, end.status
     error = entry.detail or end.error  # events are for operators
     if entry.started_at is not None:

@@ -1,4 +1,4 @@
-"""The trace in which a turn was first tried, so that whoever takes it up can point at it."""
+"""The trace of a turn's first attempt, so that later attempts can refer to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REMEMBER = Statement.same(
 )
 _PARENT = Query.same("SELECT parent FROM traces WHERE agent = ? AND turn = ?")
 
-# Of turns that have ended; nobody takes those up.
+# Deletes the traces of ended turns.
 EXPIRE = BulkStatement.same(
     "traces expire",
     """
@@ -32,7 +32,7 @@ class Traces(ChatPart):
     """The traces of one agent's turns."""
 
     def remember(self, turn: Turn, parent: str) -> None:
-        """In the next commit of the turn's stream. The first one counts."""
+        """Store the trace in the next commit of the turn's stream, unless there is one."""
         turn.stream.attach((_REMEMBER, (self.address, turn.request_id, parent)))
 
     async def parent_of(self, turn: str) -> str | None:

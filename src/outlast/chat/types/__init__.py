@@ -1,9 +1,9 @@
-"""The types that users meet: what can be set, what hooks are given, and what they may return.
+"""The types of the public API: settings, and the arguments and results of hooks.
 
-* `config`: a turn's settings and when it stops; `contexts`: what each hook is given; `recovery`: its
-  options.
-* `data_parts`: parts of the application's own in an answer; `model_ask`: a recorded request.
-* `events`: what a chat agent emits.
+* `config`: settings and stop conditions of a turn; `contexts`: the arguments of hooks.
+* `recovery`, `continuation`: settings for interrupted turns.
+* `data_parts`: the application's own parts in an answer; `model_ask`: a recorded request.
+* `events`: the events of a chat agent.
 
 May import `message`.
 """

@@ -1,4 +1,4 @@
-"""What can be set for one turn, and when a turn stops by itself."""
+"""The settings of one turn, and its stop conditions."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def step_count_is(count: int) -> StopCondition:
 
 
 def check_max_steps(given: Any) -> None:
-    """A turn has at least one step; use `stop_when` or `active_tools=[]` for a turn without tools."""
+    """Raise unless this is at least one step; `active_tools=[]` makes a turn without tools."""
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise ValueError(f"max_steps must be an int of at least 1, got {given!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnConfig:
-    """What `before_turn` may return: whatever is set here is used for this one turn."""
+    """What `before_turn` may return: settings for this turn only."""
 
     model: str | Model | None = None
     system: str | None = None
     messages: Sequence[ModelMessage] | None = None  # instead of the conversation
-    tools: Any = None  # more tools, beside the agent's own
-    active_tools: Sequence[str] | None = None  # only these are shown to the model
+    tools: Any = None  # added to the agent's own tools
+    active_tools: Sequence[str] | None = None  # the only tools shown to the model
     tool_choice: str | Sequence[str] | None = None  # "auto", "none", "required", or names
     max_steps: int | None = None
-    stop_when: StopCondition | Sequence[StopCondition] | None = None  # besides `max_steps`
+    stop_when: StopCondition | Sequence[StopCondition] | None = None  # in addition to `max_steps`
     send_reasoning: bool | None = None
-    output: Any = None  # a type: the answer is JSON of it
+    output: Any = None  # a type: the answer is JSON of this type
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -92,7 +92,7 @@ class TurnConfig:
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """What `before_turn` is given."""
+    """The argument of `before_turn`."""
 
     request_id: str
     message_id: str
@@ -106,7 +106,7 @@ class TurnContext:
     body: Mapping[str, Any] = field(default_factory=dict)
     signal: Abort = field(default_factory=Abort)
     attempt: int = 1  # of the turn: 2 after it was interrupted for the first time
-    recovering: bool = False  # an interrupted answer goes on, or is asked for again
+    recovering: bool = False  # the turn continues or repeats an interrupted answer
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ class TurnContext:
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """For `message_concurrency`: wait until nothing has come for this long, then answer the newest."""
+    """For `message_concurrency`: wait until no message arrived for this long, then answer the newest."""
 
     seconds: float | timedelta = 0.75
 

@@ -1,4 +1,4 @@
-"""What the hooks of a chat agent are given, and what they may return."""
+"""The arguments and results of a chat agent's hooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One model request of a turn, and the calls that came of it."""
+    """One model request of a turn, and its tool calls."""
 
     number: int  # 0 is the first
     response: ModelResponse
@@ -31,37 +31,37 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class PrepareStepContext:
-    """What `before_step` is given."""
+    """The argument of `before_step`."""
 
     request_id: str
     step_number: int  # 0 is the first
-    steps: Sequence[Step]  # those before
+    steps: Sequence[Step]  # the earlier steps
     model: Model
     messages: Sequence[ModelMessage]
     tool_names: tuple[str, ...]
     signal: Abort
     writer: DataWriter
-    context: Any = None  # what `StepConfig.context` of an earlier step has set
+    context: Any = None  # the `StepConfig.context` of an earlier step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepConfig:
-    """What `before_step` may return: whatever is set here is used for this one step."""
+    """What `before_step` may return: settings for this step only."""
 
     model: str | Model | None = None
     system: str | None = None
-    messages: Sequence[ModelMessage] | None = None  # instead of those so far
+    messages: Sequence[ModelMessage] | None = None  # instead of the messages so far
     active_tools: Sequence[str] | None = None
     tool_choice: str | Sequence[str] | None = None
     provider_options: Mapping[str, Any] | None = None
-    # Any value, for the tools and hooks of this step and of those after it. It lives in memory: a turn that
-    # is resumed in another process starts without it.
+    # Any value, for the tools and hooks of this step and of later ones. It is kept in memory only: a turn
+    # that is resumed in another process starts without it.
     context: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of a call, as `on_step_finish` sees it."""
+    """The outcome of a call, for `on_step_finish`."""
 
     tool_call_id: str
     tool_name: str
@@ -73,14 +73,14 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What `on_step_finish` is given: one request to the model, and its tools, are done."""
+    """The argument of `on_step_finish`: a finished request to the model, with its tool results."""
 
     request_id: str
     step_number: int
     response: ModelResponse
     tool_results: Sequence[ToolResult]
     writer: DataWriter
-    request: ModelAsk | None = None  # what the model was sent
+    request: ModelAsk | None = None  # the request to the model
     context: Any = None  # the value of `StepConfig.context`
 
     @property
@@ -98,7 +98,7 @@ class StepContext:
 
     @property
     def sources(self) -> Sequence[Any]:
-        """The web pages and documents that the text cites, each once."""
+        """The web pages and documents that the text cites, without duplicates."""
         texts = (part for part in self.response.parts if part.part_kind == "text")
         citations = (each for part in texts for each in getattr(part, "citations", None) or ())
         found: list[Any] = []
@@ -109,7 +109,7 @@ class StepContext:
 
     @property
     def warnings(self) -> Sequence[Any]:
-        """What the provider warns of, as far as Pydantic AI passes it on in `provider_details`."""
+        """The provider's warnings, if Pydantic AI has them in `provider_details`."""
         given = (self.response.provider_details or {}).get("warnings")
         return given if isinstance(given, list | tuple) else []
 
@@ -136,7 +136,7 @@ class StepContext:
 
 @dataclass(frozen=True, slots=True)
 class ChunkContext:
-    """What `on_chunk` is given: a chunk that is durable, and may have been seen already."""
+    """The argument of `on_chunk`: a durable chunk, which clients may have received already."""
 
     request_id: str
     seq: int
@@ -148,33 +148,33 @@ class ChunkContext:
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Let the call happen; with `input`, as if the model had said that."""
+    """Run the call; with `input`, as if the model had given that input."""
 
     input: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Do not call the tool: the model reads the reason as its result."""
+    """Do not call the tool: the model receives the reason as the result."""
 
     reason: str = "This call was not allowed."
 
 
 @dataclass(frozen=True, slots=True)
 class Substitute:
-    """Do not call the tool: this is its result."""
+    """Do not call the tool: use this result."""
 
     output: Any
 
 
-# A dict says the same: {"action": "allow", "input": …}, {"action": "block", "reason": …} or
+# Or an equivalent dict: {"action": "allow", "input": …}, {"action": "block", "reason": …} or
 # {"action": "substitute", "output": …}.
 ToolCallDecision = Allow | Block | Substitute | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallContext:
-    """What `before_tool_call` is given."""
+    """The argument of `before_tool_call`."""
 
     tool_name: str
     input: Mapping[str, Any]
@@ -189,7 +189,7 @@ class ToolCallContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallResultContext:
-    """What `after_tool_call` is given, whatever came of the call."""
+    """The argument of `after_tool_call`, for every outcome."""
 
     tool_name: str
     input: Mapping[str, Any]
@@ -199,10 +199,10 @@ class ToolCallResultContext:
     messages: Sequence[ModelMessage]
     writer: DataWriter
     duration_ms: float
-    success: bool  # blocked and substituted calls are: the model got a valid result
+    success: bool  # also True for blocked and substituted calls: the model got a valid result
     output: Any = None
-    error: Exception | str | None = None  # if it was no success: what was raised, or why it failed
-    unknown: bool = False  # it began, and nobody knows whether it has happened
+    error: Exception | str | None = None  # without success: the exception, or why it failed
+    unknown: bool = False  # it began, and its outcome is unknown
     context: Any = None  # the value of `StepConfig.context`
 
 
@@ -211,7 +211,7 @@ class ToolCallResultContext:
 
 @dataclass(frozen=True, slots=True)
 class ChatResponseResult:
-    """What `on_chat_response` is given: a turn has ended, and its answer is stored."""
+    """The argument of `on_chat_response`: a turn has ended, and its answer is stored."""
 
     request_id: str
     message: Message
@@ -226,9 +226,9 @@ ChatErrorClassification = Literal["context_overflow", "rate_limit", "transient",
 
 @dataclass(frozen=True, slots=True)
 class ChatErrorContext:
-    """What `on_chat_error` and `classify_chat_error` are told besides the error."""
+    """The context of an error, for `on_chat_error` and `classify_chat_error`."""
 
-    request_id: str | None  # None: the id of the request cannot be read
+    request_id: str | None  # None if the request has no readable id
     stage: ChatErrorStage
     messages_persisted: bool = True  # the user's messages are stored
     classification: ChatErrorClassification | None = None

@@ -1,4 +1,4 @@
-"""How an interrupted answer is continued, as users set it up."""
+"""The settings for continuing an interrupted answer."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ class Continuation:
 
     way: Way | None = None
     removes_preamble: bool = True  # "Sure, here is the rest:" is not shown
-    may_replace: bool = (
-        True  # an answer that starts over replaces the partial one, if that did nothing
-    )
+    may_replace: bool = True  # an answer that starts over replaces one that had no effects
     max_characters: int = 200  # held back at most
     max_ms: float = 400
 

@@ -1,4 +1,4 @@
-"""Parts of the application's own in an answer: `data-<name>`, stored with the message or only shown."""
+"""The application's own parts in an answer: `data-<name>`, stored with the message or only shown."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from outlast.core import json
 from outlast.core.errors import ValueTooLarge
 from outlast.core.text import problem_of
 
-MOST = 1024 * 1024  # characters of one part
+MAX_LENGTH = 1024 * 1024  # characters of one part
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 def data_chunk(name: str, data: Any, *, id: str | None = None, transient: bool = False) -> str:
-    """The chunk of a part; raises if it cannot be one."""
+    """Return the chunk of a data part; raise if it is invalid."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
             "the name of a data part must be 1 to 100 letters, digits, '-', '_' or '.', without the"
@@ -24,12 +24,12 @@ def data_chunk(name: str, data: Any, *, id: str | None = None, transient: bool =
         )
     if id is not None and (problem := problem_of(id)) is not None:
         raise ValueError(f"the id of a data part {problem}")
-    json.encode(data, "data")  # says what is wrong with it
+    json.encode(data, "data")  # raises if it is not JSON
     chunk = Encoder().data(name, data, data_id=id, transient=transient)
-    if len(chunk) > MOST:
+    if len(chunk) > MAX_LENGTH:
         raise ValueTooLarge(
-            f"the data part {name!r} has {len(chunk):,} characters, at most {MOST:,} are allowed."
-            " Keep large data in a file or an object store, and send its address."
+            f"the data part {name!r} must have at most {MAX_LENGTH:,} characters, got {len(chunk):,}."
+            " Put large data into a file or an object store, and send its address."
         )
     return chunk
 

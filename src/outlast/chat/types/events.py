@@ -13,25 +13,25 @@ from outlast.core.events import Event
 
 
 class ChatEvent(Event):
-    """What an event of a turn tells."""
+    """Fields of every event of a turn."""
 
     channel = "chat"
     request_id: str
 
 
 class TurnStarted(ChatEvent):
-    """It was claimed, and the loop is about to begin. `parent` is the trace that it goes on with."""
+    """The turn was claimed, and its loop is about to begin. `parent` is the trace that it continues."""
 
     name = "chat:turn:start"
     trigger: str  # message, regenerate or continue
-    admission: str  # through which door it came
+    admission: str  # the origin of the request
     continuation: bool
     attempt: int
     parent: str | None = None
 
 
 class TurnFinished(ChatEvent):
-    """It has ended, and that is durable."""
+    """The turn has ended, and that is durable."""
 
     name = "chat:turn:finish"
     status: TurnStatus
@@ -40,7 +40,7 @@ class TurnFinished(ChatEvent):
 
 
 class TurnInterrupted(ChatEvent):
-    """Its agent leaves memory while it runs: the next activation takes it up."""
+    """The agent leaves memory during the turn, and the next activation resumes it."""
 
     name = "chat:turn:interrupted"
     severity = "warning"
@@ -48,7 +48,7 @@ class TurnInterrupted(ChatEvent):
 
 
 class UpgradeRequested(Event):
-    """An agent wants to be gone on with by a newer version of its code: the process is replaced."""
+    """An agent wants newer code to continue its turn: the process is replaced."""
 
     channel = "chat"
     name = "chat:upgrade:requested"
@@ -56,7 +56,7 @@ class UpgradeRequested(Event):
 
 
 class ChatRequestFailed(ChatEvent):
-    """A turn failed, or a client's request could not be read or stored; `on_chat_error` is asked next."""
+    """A turn failed, or a client's request could not be read or stored; `on_chat_error` is called next."""
 
     name = "chat:request:failed"
     severity = "error"
@@ -66,10 +66,10 @@ class ChatRequestFailed(ChatEvent):
 
 
 class ModelAsked(ChatEvent):
-    """A request is about to be sent to the model; once, however often it is tried."""
+    """A request is about to be sent to the model. Emitted once, even if it is retried."""
 
     name = "model:asked"
-    channel = "model"  # of its own: it carries a whole conversation
+    channel = "model"  # a separate channel, because it carries a whole conversation
     step: int
     model: str
     request: ModelAsk
@@ -84,7 +84,7 @@ class StreamStalled(ChatEvent):
 
 
 class TranscriptRepaired(ChatEvent):
-    """Calls without an outcome were closed before the model was asked."""
+    """Calls without an outcome were closed before a request to the model."""
 
     name = "chat:transcript:repaired"
     channel = "transcript"
@@ -96,7 +96,7 @@ class TranscriptRepaired(ChatEvent):
 
 
 class IncidentEvent(ChatEvent):
-    """About a turn that was interrupted."""
+    """An event of an interrupted turn."""
 
     @property
     def incident_id(self) -> str:
@@ -109,7 +109,7 @@ class IncidentEvent(ChatEvent):
 
 
 class RecoveryEvent(IncidentEvent):
-    """What is counted of an interrupted turn."""
+    """Fields of events with the counts of an interrupted turn."""
 
     attempt: int  # in a row without progress
     max_attempts: int
@@ -124,23 +124,23 @@ class RecoveryDetected(RecoveryEvent):
 
 
 class RecoveryAttempt(RecoveryEvent):
-    """It is looked at once more."""
+    """An interrupted turn was interrupted again."""
 
     name = "chat:recovery:attempt"
     severity = "warning"
 
 
 class RecoveryGoesOn(IncidentEvent):
-    """It was interrupted very often, and makes progress each time: nobody but its user can end that."""
+    """A turn was interrupted very often, but makes progress each time: only its user can stop it."""
 
     name = "chat:recovery:goes_on"
     severity = "warning"
-    attempts: int  # all of them
+    attempts: int  # in total
     work: int  # chunks since the first interruption
 
 
 class RecoveryExhausted(RecoveryEvent):
-    """It is given up."""
+    """Recovery of the turn was given up."""
 
     name = "chat:recovery:exhausted"
     severity = "error"
@@ -149,7 +149,7 @@ class RecoveryExhausted(RecoveryEvent):
 
 
 class RecoveryDecided(IncidentEvent):
-    """What becomes of it; `row` is the one of the decision table that fits."""
+    """The decision about an interrupted turn; `row` is the matching row of the decision table."""
 
     name = "chat:recovery:decision"
     row: int
@@ -159,7 +159,7 @@ class RecoveryDecided(IncidentEvent):
 
 
 class RecoveryScheduled(IncidentEvent):
-    """It goes on; that is durable."""
+    """The turn will continue, and that is durable."""
 
     name = "chat:recovery:scheduled"
     recovery_kind: str
@@ -167,20 +167,20 @@ class RecoveryScheduled(IncidentEvent):
 
 
 class RecoveryCompleted(IncidentEvent):
-    """It has come to its end after all."""
+    """The turn reached its end after an interruption."""
 
     name = "chat:recovery:completed"
 
 
 class RecoverySkipped(IncidentEvent):
-    """There was nothing to go on with, or somebody did not want it."""
+    """There was nothing to continue, or a hook declined."""
 
     name = "chat:recovery:skipped"
     reason: str
 
 
 class RecoveryFailed(IncidentEvent):
-    """A hook raised, or the attempt has failed for good."""
+    """A hook raised, or the attempt failed for good."""
 
     name = "chat:recovery:failed"
     severity = "error"
@@ -188,7 +188,7 @@ class RecoveryFailed(IncidentEvent):
 
 
 class ContextCompacted(ChatEvent):
-    """The conversation was too long for the model, or nearly so, and a summary was made of its beginning."""
+    """The conversation was too long for the model, or nearly so, and its beginning was summarised."""
 
     name = "chat:context:compacted"
     reason: str  # reactive or proactive
@@ -197,7 +197,7 @@ class ContextCompacted(ChatEvent):
 
 
 class BootDegraded(Event):
-    """The agent died several times while it was starting: it starts without taking up its turns."""
+    """The process crashed several times during the agent's start: it starts without resuming its turns."""
 
     name = "chat:onstart:degraded"
     channel = "chat"
@@ -216,7 +216,7 @@ class HydrationWindowed(Event):
 
 
 class StoredDamaged(Event):
-    """Something that is stored cannot be read, and was left out."""
+    """A stored row cannot be read, and is ignored."""
 
     name = "chat:stored:damaged"
     channel = "chat"
@@ -229,7 +229,7 @@ class StoredDamaged(Event):
 
 
 class InboxEvent(Event):
-    """What happens to everything that the agent is asked."""
+    """Fields of every event of an inbox entry."""
 
     channel = "inbox"
     request_id: str
@@ -237,27 +237,27 @@ class InboxEvent(Event):
 
 
 class InboxAccepted(InboxEvent):
-    """It is durable."""
+    """The entry is durable."""
 
     name = "inbox:accepted"
     origin: str
 
 
 class InboxClaimed(InboxEvent):
-    """Its turn begins; its messages are part of the conversation."""
+    """The entry's turn begins, and its messages are part of the conversation."""
 
     name = "inbox:claimed"
 
 
 class InboxAcked(InboxEvent):
-    """It has ended."""
+    """The entry has ended."""
 
     name = "inbox:acked"
     status: TurnStatus
 
 
 class CancelRecorded(Event):
-    """Somebody wants a turn to stop, and that is durable."""
+    """A request to stop a turn is durable."""
 
     name = "cancel:recorded"
     channel = "inbox"
@@ -266,7 +266,7 @@ class CancelRecorded(Event):
 
 
 class MessageRequest(Event):
-    """A message of a user was accepted."""
+    """A user's message was accepted."""
 
     name = "message:request"
     channel = "message"
@@ -290,7 +290,7 @@ class MessagesCleared(Event):
 
 
 class MessageCancelled(Event):
-    """A turn was cancelled by its user."""
+    """The user cancelled a turn."""
 
     name = "message:cancel"
     channel = "message"
@@ -311,7 +311,7 @@ class MessageFailed(Event):
 
 
 class ToolEvent(Event):
-    """What an event of a call tells."""
+    """Fields of every event of a tool call."""
 
     channel = "message"
     request_id: str
@@ -320,14 +320,14 @@ class ToolEvent(Event):
 
 
 class ToolStarted(ToolEvent):
-    """That it begins is durable."""
+    """The start of the call is durable."""
 
     name = "tool:start"
     effect: str
 
 
 class ToolFinished(ToolEvent):
-    """`outcome` is done, failed, unknown or open."""
+    """The call ended; `outcome` is done, failed, unknown or open."""
 
     name = "tool:finish"
     effect: str
@@ -337,20 +337,20 @@ class ToolFinished(ToolEvent):
 
 
 class ToolAnswered(ToolEvent):
-    """A client has sent the result of a call."""
+    """A client sent the result of a call."""
 
     name = "tool:result"
 
 
 class ToolApproval(ToolEvent):
-    """A user has allowed a call, or has not."""
+    """A user approved or denied a call."""
 
     name = "tool:approval"
     approved: bool
 
 
 class LedgerEvent(Event):
-    """What became of a call with a key that was used before."""
+    """Fields of events about a call whose idempotency key was used before."""
 
     channel = "message"
     tool_name: str
@@ -358,27 +358,27 @@ class LedgerEvent(Event):
 
 
 class LedgerReplayed(LedgerEvent):
-    """The first one's result was given."""
+    """The call received the result of the first one."""
 
     name = "action:ledger:replayed"
 
 
 class LedgerConflict(LedgerEvent):
-    """Its input differs from the first one's; it was refused."""
+    """The call was refused, because its input differs from the first one's."""
 
     name = "action:ledger:conflict"
     severity = "warning"
 
 
 class LedgerPending(LedgerEvent):
-    """The first one was interrupted, and nobody knows whether it has happened."""
+    """The first call was interrupted, and its outcome is unknown."""
 
     name = "action:ledger:pending"
     severity = "warning"
 
 
 class LedgerReclaimed(LedgerEvent):
-    """The first one did not come to an end, and it is safe to make it again."""
+    """The first call did not end, and is safe to repeat."""
 
     name = "action:ledger:reclaimed"
 
@@ -387,28 +387,28 @@ class LedgerReclaimed(LedgerEvent):
 
 
 class SubmissionEvent(Event):
-    """What an event of a submission tells."""
+    """Fields of every submission event."""
 
     channel = "message"
     submission_id: str
 
 
 class SubmissionCreated(SubmissionEvent):
-    """It is durable."""
+    """The submission is durable."""
 
     name = "submission:create"
     idempotency_key: str | None
 
 
 class SubmissionChanged(SubmissionEvent):
-    """It is running, or has ended."""
+    """The submission is running, or has ended."""
 
     name = "submission:status"
     status: SubmissionStatus
 
 
 class SubmissionFailed(SubmissionEvent):
-    """It has ended with an error."""
+    """The submission ended with an error."""
 
     name = "submission:error"
     severity = "error"

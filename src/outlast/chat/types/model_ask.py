@@ -1,4 +1,4 @@
-"""What a model is asked: a request as Pydantic AI is given it, for those who want to see it."""
+"""A recorded request to the model, as it is passed to Pydantic AI."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelAsk:
-    """One request. It belongs to the loop, which goes on with it: whoever keeps it keeps its JSON."""
+    """One request. The loop keeps modifying its messages, so keep `as_json()` instead of the object."""
 
     messages: Sequence[ModelMessage]
     settings: Mapping[str, Any]
@@ -24,7 +24,7 @@ class ModelAsk:
         return f"<{len(self.messages)} messages, {len(self.parameters.function_tools)} tools>"
 
     def as_json(self) -> dict[str, Any]:
-        """Messages, settings, tools and instructions, as they are now."""
+        """Return the current messages, settings, tools and instructions."""
         from pydantic_ai.messages import ModelMessagesTypeAdapter
 
         tools = [
@@ -45,7 +45,7 @@ class ModelAsk:
 
 
 def _shown(name: str, value: Any) -> Any:
-    """A setting; of headers the names alone, for they may hold keys."""
+    """Return a setting as JSON; headers without their values, which may be secrets."""
     if name == "extra_headers" and isinstance(value, Mapping):
         return {str(header): "…" for header in value}
     return _plain(value)

@@ -1,4 +1,4 @@
-"""Recovery as users set it up, and what its hooks are given and may return."""
+"""The settings of recovery, and the arguments and results of its hooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outlast.chat.types.data_parts import DataWriter
 from outlast.core.clock import seconds
 
 Cause = Literal["cancelled", "crashed", "oom", "deploy", "evicted", "stalled", "unknown"]
-"""Why a turn was interrupted; "unknown" where nobody was there to tell, and treated as "crashed"."""
+"""Why a turn was interrupted; "unknown" if nothing recorded it, which is treated as "crashed"."""
 
 CAUSES: tuple[Cause, ...] = (
     "cancelled",
@@ -47,25 +47,25 @@ TERMINAL_MESSAGE = "The assistant was interrupted and could not recover. Please 
 
 @dataclass(frozen=True, slots=True)
 class KeepRecoveringContext:
-    """What `should_keep_recovering` is asked about."""
+    """The argument of `should_keep_recovering`."""
 
     incident_id: str
     request_id: str
     attempt: int
     max_attempts: int
     recovery_kind: RecoveryKind
-    work: int  # chunks that were produced since the incident was opened
+    work: int  # chunks produced since the incident was opened
     age: timedelta
 
     @property
     def recovery_root_request_id(self) -> str:
-        """The same as `request_id`: one turn is one request, however many attempts it takes."""
+        """The same as `request_id`: one turn is one request, regardless of its attempts."""
         return self.request_id
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryExhaustedContext:
-    """What `on_exhausted` is told."""
+    """The argument of `on_exhausted`."""
 
     incident_id: str
     request_id: str
@@ -77,7 +77,7 @@ class RecoveryExhaustedContext:
     created_at: datetime
     partial_text: str
     partial_parts: Sequence[Mapping[str, Any]]
-    host_deaths: int = 0  # of the process, in a row, while the turn ran and made no progress
+    host_deaths: int = 0  # crashes in a row while the turn ran without progress
 
     @property
     def recovery_root_request_id(self) -> str:
@@ -92,7 +92,7 @@ class RecoveryExhaustedContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRecovery:
-    """How long an interrupted turn is taken up again, and what is said when that is given up.
+    """How often an interrupted turn is resumed, and what happens when recovery is given up.
 
     ```python
     from outlast import ChatRecovery, Think
@@ -102,17 +102,17 @@ class ChatRecovery:
         chat_recovery = ChatRecovery(max_attempts=6, terminal_message="I could not go on. Ask again?")
     ```
 
-    A turn that makes progress is never given up for how long it takes. Durations are in seconds, or a
-    `timedelta`. `should_keep_recovering` is asked from the second attempt on, and only `False` stops;
-    `on_exhausted` is told once. Both may be async.
+    A turn that makes progress is never given up because of its duration. Durations are in seconds, or a
+    `timedelta`. `should_keep_recovering` is called from the second attempt on, and only `False` stops
+    recovery; `on_exhausted` is called once. Both may be async.
     """
 
     max_attempts: int = 10  # in a row without progress
-    stable_timeout: None = None  # not supported: there is nothing to wait for
+    stable_timeout: None = None  # not supported
     no_progress_timeout: float | timedelta = 300.0
     max_recovery_work: float = math.inf  # chunks since the first interruption
     max_oom_retries: int = 3  # progress does not reset them
-    max_age: float | timedelta | None = None  # of a turn that is still taken up; None: any
+    max_age: float | timedelta | None = None  # older turns are not resumed; None: no limit
     should_keep_recovering: Callable[[KeepRecoveringContext], Any] | None = None
     terminal_message: str = TERMINAL_MESSAGE
     on_exhausted: Callable[[RecoveryExhaustedContext], Any] | None = None
@@ -120,25 +120,25 @@ class ChatRecovery:
     def __post_init__(self) -> None:
         if self.stable_timeout is not None:
             raise ValueError(
-                "stable_timeout is not supported: an attempt begins when its agent has started, and waits"
-                " for nothing else. Remove it; no_progress_timeout bounds a turn that is stuck."
+                "stable_timeout is not supported: an attempt begins as soon as its agent has started."
+                " Remove it; no_progress_timeout bounds a turn that is stuck."
             )
         seconds(self.no_progress_timeout, "no_progress_timeout")
         if self.max_attempts < 1:
-            raise ValueError("max_attempts is at least 1")
+            raise ValueError(f"max_attempts must be at least 1, got {self.max_attempts}")
         if self.max_oom_retries < 0 or not self.max_recovery_work >= 0:
-            raise ValueError("max_oom_retries and max_recovery_work are not negative")
+            raise ValueError("max_oom_retries and max_recovery_work must not be negative")
         if self.max_age is not None and seconds(self.max_age, "max_age") == 0:
-            raise ValueError("max_age must be longer than 0; None for any age")
+            raise ValueError("max_age must be longer than 0, got 0; use None for no limit")
 
 
 def recovery_of(setting: Any) -> ChatRecovery | None:
-    """What `chat_recovery` says. None: no recovery."""
+    """Return the settings that `chat_recovery` stands for; None if recovery is off."""
     if isinstance(setting, ChatRecovery):
         return setting
     if isinstance(setting, bool):
         return ChatRecovery() if setting else None
-    raise TypeError(f"chat_recovery is True, False or a ChatRecovery, not {setting!r}")
+    raise TypeError(f"chat_recovery must be a bool or a ChatRecovery, got {setting!r}")
 
 
 # --- hooks ---------------------------------------------------------------------------------------
@@ -146,18 +146,18 @@ def recovery_of(setting: Any) -> ChatRecovery | None:
 
 @dataclass(frozen=True, slots=True)
 class ChatRecoveryContext:
-    """What `on_chat_recovery` is told of an interrupted turn."""
+    """The argument of `on_chat_recovery`: an interrupted turn."""
 
     incident_id: str
     attempt: int
     max_attempts: int
     recovery_kind: RecoveryKind
     request_id: str
-    stream_id: str  # "" if nothing had been streamed
+    stream_id: str  # "" if nothing was streamed
     cause: Cause
     partial_text: str
     partial_parts: Sequence[Mapping[str, Any]]
-    recovery_data: Any  # what `self.stash()` was given during the turn
+    recovery_data: Any  # the value passed to `self.stash()` during the turn
     messages: Sequence[Message]
     last_body: Mapping[str, Any]
     last_client_tools: Sequence[Any]
@@ -167,10 +167,10 @@ class ChatRecoveryContext:
 
 @dataclass(frozen=True, slots=True)
 class ChatRecoveryOptions:
-    """What `on_chat_recovery` may return. None: as it is done by default."""
+    """What `on_chat_recovery` may return. None means the default."""
 
-    persist: bool | None = None  # False: a partial answer without settled tools is thrown away
-    continue_: bool | None = None  # False: the turn ends here, and says so
+    persist: bool | None = None  # False: discard a partial answer without settled tool calls
+    continue_: bool | None = None  # False: end the turn here
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +185,10 @@ class PendingToolCall:
 
 
 class RecoveryWriter(DataWriter):
-    """Writes data parts into the stream before the turn goes on.
+    """Writes data parts into the stream before the turn continues.
 
-    Clients are about to come back: unlike those of `emit_data`, transient parts are kept in the stream
-    until then. They are not stored with the message either.
+    Clients are about to reconnect: unlike those of `emit_data`, transient parts are kept in the stream until
+    then. They are still not stored with the message.
     """
 
     def __init__(self) -> None:
@@ -198,14 +198,14 @@ class RecoveryWriter(DataWriter):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryBootEvent:
-    """What `on_recovery_boot` is told when a turn was interrupted in the middle of its answer."""
+    """The argument of `on_recovery_boot`: a turn that was interrupted in the middle of its answer."""
 
     agent: str
     request_id: str
-    previous_run_id: str  # which attempt it was
+    previous_run_id: str  # the interrupted attempt
     cause: Cause
     settled_messages: Sequence[Message]
-    in_flight_users: Sequence[Message]  # the first one is being answered; the others wait
+    in_flight_users: Sequence[Message]  # the first is being answered; the others wait
     partial_assistant: Message
     pending_tool_calls: Sequence[PendingToolCall]
     writer: RecoveryWriter = field(default_factory=RecoveryWriter)
@@ -213,17 +213,16 @@ class RecoveryBootEvent:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryBootResult:
-    """What `on_recovery_boot` may return; what is None stays as it is done by default.
+    """What `on_recovery_boot` may return; None means the default.
 
-    `chain` is the conversation from now on, and stored as such. If it ends with `partial_assistant`, changed
-    or not, the turn goes on from there; calls that have an outcome in it have that outcome, and are not
-    run. If it leaves the partial answer out, the turn ends as `skipped`. What is not part of it stays in
-    the store, on a branch.
+    `chain` is stored as the conversation from now on. If it ends with `partial_assistant`, changed or not,
+    the turn continues from there; calls that have an outcome in it keep that outcome, and are not run. If it
+    omits the partial answer, the turn ends as `skipped`. Messages that are not in the chain stay in the
+    store, on a branch.
 
-    `recovered_turns` are the messages of `in_flight_users`, or new ones, that get a turn after this one;
-    `[]`: none. The first of `in_flight_users` can be among them only if the partial answer is left out: it is
-    answered anew then. `before_boot` runs before any of that; if it raises, nothing is dispatched, and it is
-    tried again later.
+    `recovered_turns` are messages of `in_flight_users`, or new ones, that get a turn after this one (`[]`:
+    none). The first of `in_flight_users` may be among them only if the partial answer is omitted: it is then
+    answered again. `before_boot` runs first; if it raises, nothing is dispatched, and it is retried later.
     """
 
     chain: Sequence[Any] | None = None

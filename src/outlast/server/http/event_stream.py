@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from outlast.chat.stream.stream import Passing, Stream
+from outlast.chat.stream.stream import Stream, Transient
 from outlast.core import json
 from outlast.core.clock import seconds
 from outlast.host.address import Address
@@ -163,7 +163,7 @@ class EventStream(StreamingResponse):
 
 def _place(seq: int, chunk: str) -> str:
     """Return the event id from which a client resumes; transient chunks have none."""
-    return "" if isinstance(chunk, Passing) else f"id: {seq}\n"
+    return "" if isinstance(chunk, Transient) else f"id: {seq}\n"
 
 
 def _joined(texts: Iterable[str]) -> Iterator[bytes]:

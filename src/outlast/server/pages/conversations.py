@@ -40,7 +40,7 @@ async def search(store: Store, kind: str, text: str) -> list[dict[str, Any]]:
     prefix, wanted = f"{kind}/", text.casefold()
     rough = f"%{_escaped(json.encode(text)[1:-1])}%"
     hits = []
-    for row in await store.fetch(rows.SAYING, len(prefix), prefix, rough.lower(), FOUND * 5):
+    for row in await store.fetch(rows.CONTAINING, len(prefix), prefix, rough.lower(), FOUND * 5):
         hit = _hit(row, wanted)
         if hit is not None:
             hits.append(hit)

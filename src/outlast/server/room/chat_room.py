@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from outlast.chat.gateway import ChatGateway, StoredTurn
 from outlast.chat.message.results import TurnEnd
-from outlast.chat.stream.stream import Passing
+from outlast.chat.stream.stream import Transient
 from outlast.chat.transcript.shown import Shown
 from outlast.chat.turn.notices import (
     Accepted,
@@ -64,7 +64,7 @@ class LiveTurn:
         """Return the frame of a chunk; None if clients do not receive it."""
         if not chunk or chunk.startswith(_UNSHOWN):
             return None
-        place = None if isinstance(chunk, Passing) else seq
+        place = None if isinstance(chunk, Transient) else seq
         public = self._view.chunk(chunk, self._message_id)
         return self.frames.chunk(place, public, replay=replay)
 
@@ -210,7 +210,7 @@ class ChatRoom:
             if text is not None:
                 sent.append(Frame(text))
                 size += len(text)
-            seq += not isinstance(chunk, Passing)
+            seq += not isinstance(chunk, Transient)
         for connection in following:
             connection.send_all(sent, size)
         live.at = seq

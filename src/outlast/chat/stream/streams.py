@@ -1,4 +1,4 @@
-"""The streams of one agent: of what is open, and of what has ended as far as it is still kept."""
+"""The streams of one agent: of open requests, and of ended ones while they are kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outlast.chat.transcript.transcript import Transcript
 
 
 class Streams(Part):
-    """One for each request."""
+    """The streams of one agent, one per request."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -23,7 +23,7 @@ class Streams(Part):
         self._read: WeakValueDictionary[str, Stream] = WeakValueDictionary()  # stored, while read
 
     def of(self, entry: EntryRow) -> Stream:
-        """The stream of an entry that has not ended: also of one whose turn has not begun."""
+        """Return the stream of an open entry, whose turn may not have begun."""
         stream = self.open.get(entry.id)
         if stream is None:
             stream = self.open[entry.id] = Stream(
@@ -32,13 +32,13 @@ class Streams(Part):
         return stream
 
     def drop_unread(self, id: str) -> None:
-        """Forget a stream that nothing was written to, unless somebody reads it."""
+        """Drop an empty stream that has no readers."""
         stream = self.open.get(id)
         if stream is not None and not stream.chunks and not stream.is_read:
             del self.open[id]
 
     async def stored(self, entry: EntryRow) -> Stream:
-        """The stream of one that has ended, as far as it is still kept."""
+        """Return the stream of an ended entry, with the chunks that are still kept."""
         known = self._read.get(entry.id)
         if known is not None:
             return known
@@ -48,7 +48,7 @@ class Streams(Part):
         return stream
 
     async def end_of(self, entry: EntryRow) -> TurnEnd:
-        """How an entry that has ended did so."""
+        """Return how an ended entry ended."""
         message = None
         if entry.message_id is not None:
             message = await self._transcript.get(entry.message_id)
@@ -57,7 +57,7 @@ class Streams(Part):
         )
 
     async def chunks(self, id: str) -> list[str]:
-        """What is stored of a request, in order."""
+        """Return the stored chunks of a request, in order."""
         found = await self.activation.store.fetch(stream_rows.OF_TURN, self.address, id)
         return chunks_of((seq, body) for seq, _, body in found)
 
@@ -66,7 +66,7 @@ class Streams(Part):
 
     def cleared(self, commit: Commit) -> None:
         for stream in self.open.values():
-            stream.mute()  # what it would write from here on comes after the clearing
+            stream.mute()  # later chunks would be written after the clearing
         commit.write((stream_rows.CLEAR, (self.address,)))
 
     def leave(self, reason: Exception) -> None:
