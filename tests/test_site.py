@@ -44,7 +44,8 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     pages = "".join(page.read_text() for page in (site / "reference").rglob("*.html"))
     types_only = {
         "FiberStatus", "StopCondition", "ToolCallDecision", "ChatErrorClassification",
-        "ChatErrorStage", "SubmissionStatus", "TurnStatus", "ContinuationStyle", "EventSeverity",
+        "ChatErrorStage", "SubmissionStatus", "TurnStatus", "ContinuationStyle",
+        "ContinuationWay", "EventSeverity",
         "ExhaustedReason", "InterruptionCause", "ModelFailureKind", "RecoveryKind", "ScheduleKind",
         "ToolEffect",
     }  # fmt: skip

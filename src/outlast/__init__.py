@@ -82,7 +82,7 @@ if TYPE_CHECKING:
         ToolCallResultContext,
         ToolResult,
     )
-    from outlast.chat.types.continuation import Continuation
+    from outlast.chat.types.continuation import Continuation, ContinuationWay
     from outlast.chat.types.data_parts import DataWriter
     from outlast.chat.types.model_ask import ModelAsk
     from outlast.chat.types.recovery import Cause as InterruptionCause
@@ -175,6 +175,7 @@ _HOMES = {
     "ContextOverflow": "chat.context.compaction",
     "Continuation": "chat.types.continuation",
     "ContinuationStyle": "chat.types.recovery",
+    "ContinuationWay": "chat.types.continuation",
     "CorruptValue": "core.errors",
     "DataWriter": "chat.types.data_parts",
     "Debounce": "chat.types.config",
@@ -320,6 +321,7 @@ __all__ = [
     "ContextOverflow",
     "Continuation",
     "ContinuationStyle",
+    "ContinuationWay",
     "CorruptValue",
     "DataWriter",
     "Debounce",

@@ -25,7 +25,7 @@ from outlast.chat.types.contexts import (
     ToolCallDecision,
     ToolCallResultContext,
 )
-from outlast.chat.types.continuation import Continuation, Way
+from outlast.chat.types.continuation import Continuation, ContinuationWay
 from outlast.chat.types.recovery import (
     ChatRecovery,
     ChatRecoveryContext,
@@ -55,7 +55,9 @@ class Overridable(Agent):
     tool_error_details: bool = False  # the model reads what a tool has raised; clients never do
     message_concurrency: Concurrency = "queue"  # what becomes of messages while a turn runs
     chat_recovery: bool | ChatRecovery = True  # of turns that are interrupted
-    continuation: Way | Continuation | None = None  # how an interrupted answer is continued
+    continuation: ContinuationWay | Continuation | None = (
+        None  # how an interrupted answer is continued
+    )
     continuation_style: ContinuationStyle = "append"  # to the same message, or as a "new_message"
     chat_stream_stall_timeout: float | timedelta | None = None  # seconds; None or 0: off
     context_overflow: ContextOverflow = ContextOverflow()  # all of it is off

@@ -95,6 +95,7 @@ class Assistant(Think):
             active_tools=(),
             max_output_tokens=LOCAL_TOKENS,
             temperature=LOCAL_TEMPERATURE,
+            continuation="prefill",
         )
 
     @tool(effect="once")

@@ -80,6 +80,7 @@ class DecisionFacts:
     produced: int
     at: int
     continued_ms: int | None = None  # from the interruption until the answer resumed
+    seam: Mapping[str, Any] | None = None  # how the rest of the text was obtained, and joined to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +319,9 @@ class _Timeline:
             ok=decision.action not in ("seal", "stop"),
         )
         if is_resumed:
-            yield Moment("continued", words.continued(attempt + 1), attempt=attempt + 1)
+            why = None if decision.seam is None else words.joined(decision.seam)
+            what = words.continued(attempt + 1)
+            yield Moment("continued", what, why=why, attempt=attempt + 1)
 
     def _end(self) -> Iterator[Moment]:
         entry = self.rows.entry

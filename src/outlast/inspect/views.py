@@ -319,7 +319,7 @@ def _turn(text: str, entry: EntryRow, asked: str) -> TurnView:
 def _decision(attempt: int, body: str, at: int) -> DecisionFacts:
     known = _read(body)
     known = known if isinstance(known, dict) else {}
-    waited = known.get("continued_ms")
+    waited, seam = known.get("continued_ms"), known.get("seam")
     return DecisionFacts(
         attempt=attempt,
         row=int(known.get("row", 0)),
@@ -329,6 +329,7 @@ def _decision(attempt: int, body: str, at: int) -> DecisionFacts:
         produced=int(known.get("produced", 0)),
         at=at,
         continued_ms=waited if isinstance(waited, int) else None,
+        seam=seam if isinstance(seam, dict) else None,
     )
 
 

@@ -200,12 +200,36 @@ def interrupted(cause: str) -> str:
     return _CAUSES.get(cause, cause)
 
 
+_WAYS = {
+    "retrieve": "the rest was fetched from the provider",
+    "prefill": "the model was given its own words to continue",
+    "instruct": "the model was asked to continue",
+}
+_SEAMS = {
+    "spliced": "; {removed} repeated characters were left out",
+    "new_paragraph": "; its words begin a new paragraph",
+    "replace": "; its new answer replaced the partial one",
+}
+
+
 def decided(action: str) -> str:
     return _ACTIONS.get(action, action)
 
 
 def continued(attempt: int) -> str:
     return f"Attempt {attempt} starts."
+
+
+def joined(seam: Mapping[str, Any]) -> str:
+    """Describe how the rest of an interrupted text was obtained, and joined to what was there."""
+    way = _WAYS.get(str(seam.get("way")), str(seam.get("way")))
+    kind = _SEAMS.get(str(seam.get("kind")), "")
+    text = way + kind.format(removed=seam.get("removed"))
+    held = seam.get("held_ms")
+    if isinstance(held, int) and held:
+        text += f", decided after {duration(held)}"
+    why = seam.get("why_not_better")
+    return f"{text} ({why})" if why else text
 
 
 def settled(outcome: str, took: int | None, attempts: int) -> str:

@@ -47,7 +47,7 @@ from outlast.chat.model.prefill import (
     prefill_settings,
     prefilled,
 )
-from outlast.chat.types.continuation import Way
+from outlast.chat.types.continuation import ContinuationWay
 from providers.anthropic_messages import Anthropic
 from providers.dialect import Answer, Dialect
 from providers.gemini import Gemini
@@ -132,7 +132,7 @@ def who(provider: str, model: str = "m", **fields: Any) -> Identity:
         (who("openai", "m", interface="openairesponses", host="127.0.0.1"), INSTRUCT),
     ],
 )
-def test_what_a_model_can_do(identity: Identity, ways: tuple[Way, ...]) -> None:
+def test_what_a_model_can_do(identity: Identity, ways: tuple[ContinuationWay, ...]) -> None:
     found = continuation_for(identity)
     assert found.ways == ways
     assert (found.prefill is not None) == ("prefill" in ways)

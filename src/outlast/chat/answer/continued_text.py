@@ -34,7 +34,7 @@ from outlast.chat.model.prefill import (
 from outlast.chat.seam.prefilled import PrefillSeam, sent_text
 from outlast.chat.seam.splice import Splicer, SpliceSettings
 from outlast.chat.turn.turn import Turn
-from outlast.chat.types.continuation import Continuation, Way
+from outlast.chat.types.continuation import Continuation, ContinuationWay
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -80,7 +80,7 @@ class ContinuedText:
         self._can_replace = all(part.get("type") in _TEXTS for part in parts)
         self._identity: Identity | None = None
         self._ways: Ways | None = None
-        self._way: Way | None = None
+        self._way: ContinuationWay | None = None
         self._seam: Splicer | PrefillSeam | None = None
         self._show: Show | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -210,13 +210,14 @@ class Loop:
         label = f"{partial.steps}a{self.turn.entry.attempt}"
         self.encoder.resume_parts(label, ids)
         self.messages = [*await self._to_model(self.window[:-1]), held]
+        self.turn.seam = {"way": "retrieve"}
         try:
             response = await self._ask(output, [])
         except ModelFailed as failure:
             if is_passing(failure) or self.turn.builder.message() != said:
                 raise
             logger.warning("%s: %s; it is asked to go on", self.turn.agent, failure)
-            self.messages = asked
+            self.messages, self.turn.seam = asked, None
             self._resume_step(partial, output)
             return None
         self.messages.remove(held)

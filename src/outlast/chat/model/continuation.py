@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from outlast.chat.model.request import models_behind
-from outlast.chat.types.continuation import WAYS, Way
+from outlast.chat.types.continuation import WAYS, ContinuationWay
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -142,11 +142,11 @@ class Prefill:
 class Ways:
     """How an answer can be continued, the best way first, and why not better."""
 
-    ways: tuple[Way, ...]
+    ways: tuple[ContinuationWay, ...]
     prefill: Prefill | None = None
     why: str = ""
 
-    def without(self, way: Way, why: str) -> Ways:
+    def without(self, way: ContinuationWay, why: str) -> Ways:
         """What is left when this way has failed."""
         ways = tuple(each for each in self.ways if each != way)
         return Ways(ways, self.prefill if "prefill" in ways else None, why)
@@ -189,7 +189,7 @@ _NO_BETTER = "the provider cannot continue a message that is handed to it"
 def continuation_for(
     identity: Identity,
     *,
-    wanted: Way | None = None,
+    wanted: ContinuationWay | None = None,
     is_structured: bool = False,
     refusals: Refusals | None = None,
 ) -> Ways:
@@ -201,7 +201,7 @@ def continuation_for(
     prefill, why = _prefill(identity, is_structured, is_wanted=wanted == "prefill")
     if prefill is not None and refusals is not None and identity in refusals:
         prefill, why = None, refusals.why(identity)
-    ways: list[Way] = ["instruct", "new_message"]
+    ways: list[ContinuationWay] = ["instruct", "new_message"]
     if prefill is not None:
         ways.insert(0, "prefill")
     if identity.keeps and identity.interface.startswith("openairesponses"):

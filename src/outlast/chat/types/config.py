@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from outlast.chat.types.contexts import Step
-from outlast.chat.types.continuation import Continuation, Way, continuation_of
+from outlast.chat.types.continuation import Continuation, ContinuationWay, continuation_of
 from outlast.chat.types.data_parts import DataWriter
 from outlast.core.abort import Abort
 from outlast.core.clock import seconds
@@ -70,7 +70,9 @@ class TurnConfig:
     provider_options: Mapping[str, Any] | None = None
     telemetry: Any = None  # Pydantic AI's InstrumentationSettings, or False
     chat_stream_stall_timeout: float | timedelta | None = None  # 0: off for this turn
-    continuation: Way | Continuation | None = None  # how an interrupted answer is continued
+    continuation: ContinuationWay | Continuation | None = (
+        None  # how an interrupted answer is continued
+    )
 
     def __post_init__(self) -> None:
         if self.max_steps is not None:

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-Way = Literal["retrieve", "prefill", "instruct", "new_message"]
-WAYS: tuple[Way, ...] = get_args(Way)
+ContinuationWay = Literal["retrieve", "prefill", "instruct", "new_message"]
+WAYS: tuple[ContinuationWay, ...] = get_args(ContinuationWay)
 """From the best way to the last resort."""
 
 
@@ -28,7 +28,7 @@ class Continuation:
     ("instruct"): its words are held back until it is clear whether they repeat what the reader has seen.
     """
 
-    way: Way | None = None
+    way: ContinuationWay | None = None
     removes_preamble: bool = True  # "Sure, here is the rest:" is not shown
     may_replace: bool = True  # an answer that starts over replaces one that had no effects
     max_characters: int = 200  # held back at most
