@@ -71,7 +71,11 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
         "stream",
         "overloaded",
     ),
-    "a model that breaks off": ({"model": answering(Step.truncated("So far "))}, "stream", "was cut off"),
+    "a model that breaks off": (
+        {"model": answering(Step.truncated("So far "))},
+        "stream",
+        "was cut off",
+    ),
     "a model that falls silent": (
         {"model": answering(SO_FAR + Step.stalls()), "chat_stream_stall_timeout": 5},
         "stream",
@@ -88,7 +92,11 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
     "before_turn": ({"before_turn": broken}, "turn", "secret"),
     "the model of a turn": (configured(model="nobody:nothing"), "turn", "nobody:nothing"),
     "the tools of a turn": (configured(tools=5), "turn", "a tool is a function"),
-    "the type of an answer": (configured(output=list[int]), "stream", "the answer does not validate"),
+    "the type of an answer": (
+        configured(output=list[int]),
+        "stream",
+        "the answer does not validate",
+    ),
     "a condition": (
         {
             "model": answering(Step.calls("look")),
