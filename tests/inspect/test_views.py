@@ -208,7 +208,7 @@ async def test_a_turn_that_is_cancelled_without_a_host_ends_when_the_next_one_st
     async with hosting(Silent, url=store_url, life="2") as host:
         await host.until_settled()
         first, second = reversed(await views.turns(host.store, address))
-        assert (first.outcome, first.cancelled) == ("aborted", "An operator has ended this turn.")
+        assert (first.outcome, first.cancelled) == ("aborted", "An operator ended this turn.")
         assert (second.outcome, second.attempt) == ("aborted", 0)
         said = await host.get(Silent, "s").get_messages()
         assert said[1].text.strip() == "Well", "what was said is kept"

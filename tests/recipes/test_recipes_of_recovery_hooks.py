@@ -301,9 +301,7 @@ async def test_openai_a_stored_response_is_fetched_and_is_the_whole_answer(store
     async with hosting(Talker, url=store_url, life="2") as host:
         await wait_for(host, Talker)
         assert await transcript(host) == ["user: u1", "assistant: one two three four"]
-        assert await inbox(host, "outcome, error") == [
-            ("skipped", "on_chat_recovery has handled it")
-        ]
+        assert await inbox(host, "outcome, error") == [("skipped", "on_chat_recovery handled it")]
         check_tree(await stored(host, ADDRESS))
     assert len(model.requests) == 1
 

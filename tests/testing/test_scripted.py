@@ -26,7 +26,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from outlast.chat.context.told import ToldByTool
+from outlast.chat.context.tool_prompt import ToolPrompt
 from outlast.chat.model.beginnings import CONTINUE
 from outlast.chat.model.client import open_stream
 from outlast.chat.model.errors import ModelFailed
@@ -172,7 +172,7 @@ def test_how_far_a_turn_has_come() -> None:
     prompt = ModelRequest([UserPromptPart("Hi")])
     go_on = ModelRequest([UserPromptPart(CONTINUE)])
     result = ModelRequest([ToolReturnPart("look", "ok", "c1")])
-    more = ModelRequest([ToolReturnPart("look", "ok", "c1"), ToldByTool("A picture")])
+    more = ModelRequest([ToolReturnPart("look", "ok", "c1"), ToolPrompt("A picture")])
     call = ModelResponse([ToolCallPart("look", "{}", "c1")])
     text = ModelResponse([TextPart("Hello")])
     cut = ModelResponse([TextPart("Hel")], state="interrupted")

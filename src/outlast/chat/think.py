@@ -521,7 +521,7 @@ class Think(Overridable):
 
     async def list_incidents(self) -> list[RecoveryIncident]:
         """The turns that were interrupted and go on, or were given up within the last hour."""
-        return operators.shown(await self._parts[Incidents].all())
+        return operators.to_incidents(await self._parts[Incidents].all())
 
     async def seal_incident(self, request_id: str) -> bool:
         """End an interrupted turn now: what it has said is kept. False: it has ended, or is not known."""

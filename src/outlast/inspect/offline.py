@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from outlast.chat.inbox import sql as inbox_rows
-from outlast.chat.recovery.incidents import forgetting_boots
+from outlast.chat.recovery.incidents import reset_boots
 from outlast.chat.recovery.operators import SEALED
 from outlast.core.clock import SystemClock
 from outlast.core.ids import RandomIds
@@ -72,7 +72,7 @@ class Offline:
 
     async def release(self, address: Address) -> bool:
         """Clear the record of crashes during the start of an agent. False if there was none."""
-        return await self._commit(address, [forgetting_boots(address.text)]) == (1,)
+        return await self._commit(address, [reset_boots(address.text)]) == (1,)
 
     async def _entry(self, address: Address, id: str) -> inbox_rows.EntryRow:
         found = await self._store.fetch(inbox_rows.BY_ID, address.text, id)

@@ -29,7 +29,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage
 
-from outlast.chat.context.told import ToldByTool
+from outlast.chat.context.tool_prompt import ToolPrompt
 from outlast.chat.model.beginnings import asks_to_continue
 from outlast.chat.seam.instruct import is_begin_again
 from outlast.testing.steps import Call, Failure, Fault, Step, Text, Thought, Wait
@@ -259,7 +259,7 @@ def turn_position(messages: Sequence[ModelMessage]) -> tuple[int, str]:
 
 
 def _is_of_user(part: ModelRequestPart) -> TypeGuard[UserPromptPart]:
-    return isinstance(part, UserPromptPart) and not isinstance(part, ToldByTool)
+    return isinstance(part, UserPromptPart) and not isinstance(part, ToolPrompt)
 
 
 @dataclass

@@ -303,7 +303,7 @@ def test_what_chat_recovery_may_be() -> None:
     assert recovery_of(False) is None
     own = ChatRecovery(max_attempts=3)
     assert recovery_of(own) is own
-    with pytest.raises(TypeError, match="True, False or a ChatRecovery"):
+    with pytest.raises(TypeError, match="a bool or a ChatRecovery"):
         recovery_of("yes")
 
 

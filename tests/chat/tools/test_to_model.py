@@ -352,7 +352,7 @@ async def test_content_that_no_model_takes_is_left_out(
     assert (turn.status, turn.message.text) == ("completed", "Seen.")
     assert prompts(Talker.model) == ["u1"]
     assert contents(Talker.model) == ["stored"]
-    assert "content a model cannot take" in caplog.text
+    assert "a ToolReturn with invalid content" in caplog.text
 
 
 async def test_content_is_what_a_provider_can_be_sent(sqlite_world: World) -> None:

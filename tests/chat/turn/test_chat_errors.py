@@ -71,14 +71,18 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
         "stream",
         "overloaded",
     ),
-    "a model that breaks off": ({"model": answering(Step.truncated("So far "))}, "stream", "broke"),
+    "a model that breaks off": (
+        {"model": answering(Step.truncated("So far "))},
+        "stream",
+        "was cut off",
+    ),
     "a model that falls silent": (
         {"model": answering(SO_FAR + Step.stalls()), "chat_stream_stall_timeout": 5},
         "stream",
         "sent nothing",
     ),
     "no model": ({"model": None}, "turn", "has no model"),
-    "a model that is none": ({"model": 5}, "turn", "not 5"),
+    "a model that is none": ({"model": 5}, "turn", "got 5"),
     "a model that nobody knows": ({"model": "nobody:nothing"}, "turn", "nobody:nothing"),
     "get_model": ({"get_model": broken}, "turn", "secret"),
     "get_tools": ({"get_tools": broken}, "turn", "secret"),
@@ -88,7 +92,11 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
     "before_turn": ({"before_turn": broken}, "turn", "secret"),
     "the model of a turn": (configured(model="nobody:nothing"), "turn", "nobody:nothing"),
     "the tools of a turn": (configured(tools=5), "turn", "a tool is a function"),
-    "the type of an answer": (configured(output=list[int]), "stream", "the answer is not"),
+    "the type of an answer": (
+        configured(output=list[int]),
+        "stream",
+        "the answer does not validate",
+    ),
     "a condition": (
         {
             "model": answering(Step.calls("look")),

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.tools import ToolDefinition
 
-    from outlast.chat.context.told import ToldByTool
+    from outlast.chat.context.tool_prompt import ToolPrompt
 
 logger = logging.getLogger("outlast.chat")
 
@@ -75,7 +75,7 @@ class Loop:
         self.model, self.calls, self.encoder = ready.model, ready.calls, ready.encoder
         self.path, self.window, self.system = ready.path, ready.window, ready.system
         self.usage, self.context, self._outputs = ready.usage, ready.context, ready.outputs
-        self._told: list[ToldByTool] = []  # what tools tell the model besides their results
+        self._told: list[ToolPrompt] = []  # what tools tell the model besides their results
         self.messages: list[ModelMessage] = []
         self.head = 0  # how many of them are the conversation before this turn
         self.compacted = 0  # how often this turn has shortened the conversation
@@ -522,10 +522,10 @@ class Loop:
             logger.exception("%s: on_step_finish raised", self.turn.agent)
 
 
-def _told_by(ends: Sequence[CallEnd]) -> list[ToldByTool]:
+def _told_by(ends: Sequence[CallEnd]) -> list[ToolPrompt]:
     """What calls tell the model besides their results."""
     if all(end.content is None for end in ends):
         return []
-    from outlast.chat.context.told import told
+    from outlast.chat.context.tool_prompt import tool_prompts
 
-    return [part for end in ends for part in told(end.content)]
+    return [part for end in ends for part in tool_prompts(end.content)]

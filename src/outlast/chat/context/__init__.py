@@ -4,5 +4,5 @@
   messages.
 * `compaction`: a summary in place of old messages; `shorten`: truncation of long values in old messages.
 * `session`: the settings of `configure_session`; `hydration`: conversations that the application stores.
-* `prompt`: the system prompt; `content`: results of tools.
+* `prompt`: the system prompt; `content`: results of tools; `tool_prompt`: prompts from tools.
 """

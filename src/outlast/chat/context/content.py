@@ -35,7 +35,7 @@ def _has_files(value: Any) -> bool:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value as JSON has it, so that it can be sent to any provider."""
+    """Convert a value to plain JSON, which can be sent to any provider."""
     from pydantic_core import to_jsonable_python
 
     plain = to_jsonable_python(value, inf_nan_mode="null", bytes_mode="base64")
@@ -43,7 +43,7 @@ def _as_json(value: Any) -> Any:
 
 
 def as_text(text: str) -> str:
-    """Return a text that can be sent to any provider, and is not too long."""
+    """Return a truncated text that can be sent to any provider."""
     return str(shortened_value(_as_json(text), MAX_RESULT_CHARACTERS))
 
 

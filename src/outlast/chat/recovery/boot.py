@@ -1,8 +1,8 @@
-"""Boots that have something to recover: counted, should they never come to an end.
+"""Counts boots that have a turn to recover, in case the process crashes during them.
 
-A boot that does not come to its end proves nothing while others boot as well: the agent boots alone the next
-time. Only boots that fail alone are *strikes*; after three in a row, what the agent was doing is given up. A
-process that was asked to stop leaves no mark.
+A crash proves nothing while other agents boot as well: the agent boots alone the next time. Only crashes
+while it boots alone are *strikes*; after three in a row, its interrupted turn is given up. A process that was
+asked to stop does not count.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from outlast.chat.turn.settlement import Settlement
 from outlast.chat.types import events
 from outlast.core.errors import OutlastError
 
-MAX_STRIKES = 3  # boots alone, in a row, that did not come to an end
-ALONE_FOR = 0.5  # seconds, at most, that one holds up the others
+MAX_STRIKES = 3  # unfinished boots alone, in a row
+ALONE_FOR = 0.5  # seconds that one boot delays the others, at most
 
 
 def strikes_of(unfinished: int) -> int:
-    """Of so many boots in a row that did not come to an end, those alone: all but the first."""
+    """Return how many of the unfinished boots in a row were alone: all but the first."""
     return max(0, unfinished - 1)
 
 
 class BootStrikes(ChatPart):
-    """Of one agent."""
+    """The boots of one agent."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._inbox = parts[Inbox]
         self._incidents = parts[Incidents]
-        self._place: object | None = None  # in the order of boots, if it is alone
-        self._is_waited_for = False  # it holds a place in that order
+        self._place: object | None = None  # in the boot order, if it boots alone
+        self._is_in_order = False  # it occupies a place in the boot order
         self._timer: asyncio.TimerHandle | None = None
-        self.is_under_way = False
-        self.unfinished = 0  # boots before this one, in a row
+        self.is_in_progress = False
+        self.unfinished = 0  # earlier boots, in a row
 
     # --- moments ---------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Before anything large is read: a boot with something to recover is counted, should it die."""
+        """Count a boot with a turn to recover, before anything large is read."""
         if any(entry.state == "running" for entry in self._inbox.open):
             await self.begin()
 
@@ -69,53 +69,53 @@ class BootStrikes(ChatPart):
 
     @property
     def is_degraded(self) -> bool:
-        """Whether it has died so often that what it was doing is given up."""
+        """Whether it crashed so often that its turn is given up."""
         return strikes_of(self.unfinished) >= MAX_STRIKES
 
     async def begin(self) -> None:
-        """Count a boot. What comes to an end takes that back."""
+        """Count a boot. Its end resets the count."""
         self.unfinished = await self._incidents.unfinished_boots()
         self._place = self if self.unfinished else None
         await self.activation.boot_order.enter(self._place)
-        self._is_waited_for = True
+        self._is_in_order = True
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(ALONE_FOR, self.make_way, context=Context())
-        self.is_under_way = True
+        self.is_in_progress = True
         await self.commits.commit([self._incidents.boot()])
         if self.is_degraded:
             strikes = strikes_of(self.unfinished)
-            error = f"the process died {strikes} times in a row while this agent was starting alone"
+            error = f"the process crashed {strikes} times in a row while this agent started alone"
             agent = self.activation.address.text
             emit = self.activation.events.emit
             emit(events.BootDegraded, agent, step="recovery", error=error)
 
     def make_way(self) -> None:
-        """Let the next one boot."""
-        if self._is_waited_for:
-            self._is_waited_for = False
+        """Let the next agent boot."""
+        if self._is_in_order:
+            self._is_in_order = False
             self.activation.boot_order.leave(self._place)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def up(self, commit: Commit) -> None:
-        """The boot has come to its end."""
+        """End the boot in a commit."""
         commit.write(self._incidents.up())
-        commit.then(self._came_up)
+        commit.then(self._finished)
 
-    def _came_up(self) -> None:
-        self.is_under_way = False
+    def _finished(self) -> None:
+        self.is_in_progress = False
         self.unfinished = 0
         self.make_way()
 
     async def forget(self) -> None:
-        """What has died so often is tried again."""
+        """Reset the count, so that turns are resumed again."""
         commit = self.commits.new()
         self.up(commit)
         await commit.stored()
 
     async def failed(self) -> None:
-        """It has not come to its end, and that was nobody's death."""
-        if self.is_under_way:
+        """Reset the count of a boot that did not end, but did not crash either."""
+        if self.is_in_progress:
             with suppress(OutlastError):
                 await self.forget()

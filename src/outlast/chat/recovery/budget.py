@@ -1,4 +1,4 @@
-"""How long an interrupted turn is taken up again: what is counted, and when it is enough. Pure."""
+"""The budgets of recovery: what is counted about an interrupted turn, and when it is given up. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from outlast.core.clock import seconds
 from outlast.host.wakeups.boot_order import SUSPECT_FROM
 
 DEATHS: tuple[Cause, ...] = ("crashed", "oom", "unknown")
-"""How a process ends that was not asked to: the turn that it was running may be the reason."""
-DEBOUNCE = 30_000  # milliseconds in which other interruptions without progress count as one
+"""Causes for which the running turn may be to blame: the process was not asked to stop."""
+DEBOUNCE = (
+    30_000  # milliseconds in which interruptions of other causes without progress count as one
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,38 +22,38 @@ class Incident:
     """The record of one turn's interruptions. Times are in milliseconds."""
 
     attempt: int = 0  # in a row without progress
-    attempts: int = 0  # all of them
+    attempts: int = 0  # in total
     first_seen_at: int = 0
     last_attempt_at: int = 0
     last_progress_at: int = 0
-    progress: int = 0  # chunks that were produced, when it was looked at last
-    baseline: int = 0  # the same, when the incident was opened
+    progress: int = 0  # chunks produced by the last interruption
+    baseline: int = 0  # chunks produced when the incident was opened
     oom_attempts: int = 0
-    host_deaths: int = 0  # of the process, while the turn ran and made no progress
-    begun: int = 1  # whether the last attempt has begun; 0: it waited for its turn
-    begun_at: int = 0  # when an attempt has begun last
+    host_deaths: int = 0  # crashes while the turn ran without progress
+    begun: int = 1  # whether the last attempt has begun; 0: it was waiting to run alone
+    begun_at: int = 0  # when the last attempt began
     cause: Cause = "unknown"
     row: int = 0  # of the decision table
     reason: Reason | None = None  # why it was given up
 
     @property
     def work(self) -> int:
-        """What was produced since the first interruption."""
+        """The number of chunks since the first interruption."""
         return max(0, self.progress - self.baseline)
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it may be the turn that kills its process."""
+        """Whether this turn may be what kills the process."""
         return self.host_deaths >= SUSPECT_FROM
 
     @property
     def body(self) -> dict[str, Any]:
-        """As it is stored."""
+        """The stored form."""
         return asdict(self)
 
 
 def incident_of(stored: Any) -> Incident | None:
-    """The record as it was stored, by whatever version; fields that it lacks have their defaults."""
+    """Return a stored record of any version; missing fields get their defaults."""
     if not isinstance(stored, Mapping):
         return None
     known: dict[str, Any] = {}
@@ -74,7 +76,7 @@ def evaluated(
     awaits_human: bool,
     config: ChatRecovery,
 ) -> Incident:
-    """The record after one more interruption; its `reason` says if that was one too many."""
+    """Return the record after one more interruption; its `reason` is set if recovery is given up."""
     if before is None:
         opened = Incident(
             attempt=1,
@@ -92,7 +94,7 @@ def evaluated(
     has_progressed = progress > before.progress
     has_begun = bool(before.begun) or has_progressed
     is_death = has_begun and cause in DEATHS
-    # A series of deploys is one interruption; each death is one of its own.
+    # A series of deploys counts as one interruption; each crash counts.
     is_soon = 0 <= now - before.last_attempt_at < DEBOUNCE and cause not in DEATHS
     counts = has_begun and (not is_soon or before.attempt == 0)
     since = before.last_progress_at or before.last_attempt_at or now

@@ -1,4 +1,4 @@
-"""The conversation as `on_recovery_boot` wants it to be: what it makes of an interrupted answer. Pure."""
+"""The conversation that `on_recovery_boot` returned, and its effect on the interrupted answer. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from outlast.chat.message.tool_part import is_settled
 
 Message = dict[str, Any]
 
-LEFT_OUT = "on_recovery_boot left the answer out"
+LEFT_OUT = "on_recovery_boot omitted the answer"
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A conversation, and the answer that it ends with; None: that is left out, and does not go on."""
+    """A conversation, and the answer that it ends with; None if the answer is omitted."""
 
     before: list[Message]
     answer: Message | None
 
 
 def chain_of(messages: Sequence[Message], answer_id: str) -> Chain:
-    """What a hook has returned; the interrupted answer can only be its last message."""
+    """Return the chain of a hook's messages; the interrupted answer must be the last."""
     places = [place for place, message in enumerate(messages) if message["id"] == answer_id]
     if not places:
         return Chain(list(messages), None)
@@ -40,7 +40,7 @@ def chain_of(messages: Sequence[Message], answer_id: str) -> Chain:
 
 
 def settled_calls(partial: Partial, answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The calls that had no outcome and have one in this answer, as it has them."""
+    """Return the calls that had no outcome and have one in this answer."""
     after = {part["toolCallId"]: part for part in answer["parts"] if "toolCallId" in part}
     found = []
     for part in partial.calls:
@@ -50,10 +50,10 @@ def settled_calls(partial: Partial, answer: Mapping[str, Any]) -> list[Mapping[s
     return found
 
 
-def becoming(partial: Partial, answer: Mapping[str, Any]) -> list[str]:
-    """The chunks after which a client that has seen the partial answer shows this one.
+def chunks_to(partial: Partial, answer: Mapping[str, Any]) -> list[str]:
+    """Return the chunks that make a client which shows the partial answer show this one.
 
-    Outcomes of calls are told as such. Anything else makes the message begin anew.
+    New outcomes of calls are sent as such. Any other difference rebuilds the message.
     """
     outcomes = [
         encoded(chunk) for part in settled_calls(partial, answer) for chunk in outcome_of(part)

@@ -1,9 +1,9 @@
-"""What becomes of an interrupted turn: the facts in, a decision out. Pure, and nobody else decides.
+"""The decision table of recovery: from the facts of an interruption to a decision. Pure; the only place.
 
-The rows are tried in order, and the first that fits decides; each has its number, which the event
-`chat:recovery:decision` names. In the table, *follow-ups* are user messages that wait behind the turn,
-accepted *before* it was interrupted or *after*; *server* is a call that we run and that has no outcome;
-*human* is one that waits for the client or for an approval.
+The rows are tried in order, and the first that matches decides. The event `chat:recovery:decision` contains
+the number of the row. *Follow-ups* are user messages that wait behind the turn, accepted *before* or *after*
+the interruption; *server* is a call without an outcome that the agent runs; *human* is a call that waits for
+the client or for an approval.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from outlast.chat.types.recovery import Cause, Reason
 
 Action = Literal[
     "finalise",  # the answer was complete: store it
-    "abort",  # somebody has cancelled it: keep what was said
-    "skip",  # it was cleared: keep nothing
-    "seal",  # enough: keep what was said, and say that it was given up
-    "stop",  # a hook does not want it to go on: the same, in other words
-    "handled",  # a hook has seen to everything itself: it ends, and what was said is not kept
-    "park",  # it waits for a human: the turn ends, as it does without an interruption
+    "abort",  # it was cancelled: keep the partial answer
+    "skip",  # the conversation was cleared: keep nothing
+    "seal",  # a budget is used up: keep the partial answer, and report that recovery was given up
+    "stop",  # a hook declined to continue: keep the partial answer, and report an interruption
+    "handled",  # a hook handled everything itself: end without the partial answer
+    "park",  # it waits for a human: end the turn, as without an interruption
     "requeue",  # it had not begun
-    "retry",  # nothing was said: ask the model again
-    "restart",  # what was said is thrown away: ask the model again
-    "continue",  # go on where it stopped
-    "splice",  # the user has moved on: keep what was said, and go on with what they said
+    "retry",  # there is no partial answer: ask the model again
+    "restart",  # discard the partial answer: ask the model again
+    "continue",  # continue the partial answer
+    "splice",  # the user has moved on: keep the partial answer, and continue with the next message
 ]
 
 Pending = Literal["none", "server", "human"]
@@ -33,67 +33,67 @@ Pending = Literal["none", "server", "human"]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of an interruption."""
+    """The facts of an interruption."""
 
     cause: Cause = "unknown"
-    is_complete: bool = False  # the model had said everything
-    is_cleared: bool = False  # the conversation was cleared since
+    is_complete: bool = False  # the model had finished its answer
+    is_cleared: bool = False  # the conversation was cleared
     is_cancelled: bool = False  # durably
-    is_applied: bool = True  # its message stands in the transcript
-    has_partial: bool = False  # something can be shown of its answer
-    has_settled_work: bool = False  # a tool has done something
+    is_applied: bool = True  # its message is in the transcript
+    has_partial: bool = False  # there is a partial answer
+    has_settled_work: bool = False  # a tool has run
     pending: Pending = "none"
     before: int = 0  # follow-ups accepted before the interruption
     after: int = 0  # and after it
-    supersedes: bool = False  # by `message_concurrency`, a follow-up takes the place of this turn
-    spent: Reason | None = None  # which budget is used up
-    is_degraded: bool = False  # three boots in a row have not come to an end
-    persist: bool | None = None  # what `on_chat_recovery` says
+    supersedes: bool = False  # by `message_concurrency`, a follow-up replaces this turn
+    spent: Reason | None = None  # the budget that is used up
+    is_degraded: bool = False  # three boots in a row crashed
+    persist: bool | None = None  # from `on_chat_recovery`
     continue_: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is done, by which row of the table, and why."""
+    """An action, the row of the table, and the reason."""
 
     row: int
     action: Action
     why: str
-    denies: bool = False  # calls that wait for a human are closed
-    shrinks: bool = False  # with less of the conversation, and after a while
-    keeps: bool = False  # what was said is kept all the same, because a tool has done something
+    denies: bool = False  # close the calls that wait for a human
+    shrinks: bool = False  # use less of the conversation, after a delay
+    keeps: bool = False  # keep the partial answer all the same, because a tool has run
 
 
 def decide(facts: Facts) -> Decision:
-    """The decision about an interrupted turn."""
+    """Decide what to do with an interrupted turn."""
     for rows in (_ended, _given_up, _for_humans, _by_hook, _by_cause):
         decision = rows(facts)
         if decision is not None:
             return decision
-    raise AssertionError(f"no row fits {facts}")
+    raise AssertionError(f"no row matches {facts}")
 
 
 def _ended(facts: Facts) -> Decision | None:
-    """Rows 1 to 7: somebody has ended it, or it had ended by itself."""
+    """Rows 1 to 7: it was cancelled or cleared, or its answer was complete."""
     follows = facts.before + facts.after > 0
     if facts.is_cleared:
         return Decision(7, "skip", "the conversation was cleared")
     if facts.is_cancelled:
         if facts.pending == "human" and facts.has_partial:
-            return Decision(6, "abort", "it was cancelled while it waited for a human", denies=True)
+            return Decision(6, "abort", "it was cancelled while waiting for a human", denies=True)
         if facts.has_partial:
             row = 5 if follows else 4
             return Decision(row, "abort", "it was cancelled in the middle of its answer")
-        return Decision(3 if follows else 2, "abort", "it was cancelled before anything was said")
+        return Decision(3 if follows else 2, "abort", "it was cancelled before its answer began")
     if facts.is_complete:
-        return Decision(1, "finalise", "the answer was complete, and only not stored yet")
+        return Decision(1, "finalise", "the answer was complete, but not stored yet")
     return None
 
 
 def _given_up(facts: Facts) -> Decision | None:
-    """Rows 8, 9, 28 and 29: no more attempts. Never while a human is being waited for."""
+    """Rows 8, 9, 28 and 29: recovery is given up. Budgets do not apply while it waits for a human."""
     if facts.is_degraded:
-        return Decision(28, "seal", "the agent died three times while it was starting")
+        return Decision(28, "seal", "the process crashed three times while the agent was starting")
     if facts.spent is None or facts.pending == "human":
         return None
     if facts.spent == "stale":
@@ -104,40 +104,40 @@ def _given_up(facts: Facts) -> Decision | None:
 
 
 def _for_humans(facts: Facts) -> Decision | None:
-    """Rows 10 to 12: somebody is asked something."""
+    """Rows 10 to 12: it waits for a human."""
     if facts.pending != "human":
         return None
     if facts.after:
         why = "the user has moved on without answering"
         return Decision(12, "splice", why, denies=True)
     if facts.before:
-        return Decision(11, "park", "it waits for a human, and what follows waits for it")
+        return Decision(11, "park", "it waits for a human, and the follow-ups wait for it")
     return Decision(10, "park", "it waits for a human")
 
 
 def _by_hook(facts: Facts) -> Decision | None:
-    """Row 30: `on_chat_recovery` said so. What tools have done is kept all the same."""
+    """Row 30: the result of `on_chat_recovery`. The work of tools is kept in any case."""
     if facts.continue_ is False and facts.persist is False:
         if facts.has_settled_work:
-            why = "on_chat_recovery has handled it; the answer is kept, because a tool has run"
+            why = "on_chat_recovery handled it; the answer is kept, because a tool has run"
             return Decision(30, "handled", why, keeps=True)
-        return Decision(30, "handled", "on_chat_recovery has handled it")
+        return Decision(30, "handled", "on_chat_recovery handled it")
     if facts.continue_ is False:
-        return Decision(30, "stop", "on_chat_recovery does not want it to go on")
+        return Decision(30, "stop", "on_chat_recovery declined to continue")
     if facts.persist is False and facts.has_partial and not facts.has_settled_work:
-        return Decision(30, "restart", "on_chat_recovery does not want what was said")
+        return Decision(30, "restart", "on_chat_recovery discarded the partial answer")
     return None
 
 
 def _by_cause(facts: Facts) -> Decision | None:
-    """Rows 13 to 27: it goes on, unless the user has moved on."""
+    """Rows 13 to 27: it continues, unless the user has moved on."""
     if not facts.is_applied:
         return Decision(13, "requeue", "it had not begun")
     moved_on = facts.has_partial and (facts.after > 0 or (facts.before > 0 and facts.supersedes))
     is_folded = not facts.has_partial and facts.after > 0 and facts.supersedes
     if facts.cause == "oom":
         if not facts.has_partial:
-            return Decision(25, "retry", "memory ran out before anything was said", shrinks=True)
+            return Decision(25, "retry", "memory ran out before the answer began", shrinks=True)
         if moved_on:
             return Decision(27, "splice", "memory ran out, and the user has moved on")
         return Decision(26, "continue", "memory ran out in the middle of the answer", shrinks=True)
@@ -149,16 +149,20 @@ def _by_cause(facts: Facts) -> Decision | None:
         return Decision(23, "continue", "the model stalled in the middle of its answer")
     if not facts.has_partial:
         if is_folded:
-            return Decision(16, "splice", "nothing was said, and a newer message takes its place")
+            return Decision(
+                16, "splice", "the answer had not begun, and a newer message replaces it"
+            )
         if facts.after:
-            return Decision(16, "retry", "nothing was said; what came since waits its turn")
+            return Decision(16, "retry", "the answer had not begun; newer messages wait")
         row = 15 if facts.before else 14
-        return Decision(row, "retry", "it was interrupted before anything was said")
+        return Decision(row, "retry", "it was interrupted before its answer began")
     if moved_on:
         row = 21 if facts.after else 20
         return Decision(row, "splice", "the user has moved on")
     if facts.before:
-        return Decision(19, "continue", "it was interrupted in the middle; what waits comes after")
+        return Decision(
+            19, "continue", "it was interrupted in the middle of its answer; others wait"
+        )
     if facts.pending == "server":
         return Decision(18, "continue", "it was interrupted while a tool was running")
     return Decision(17, "continue", "it was interrupted in the middle of its answer")

@@ -1,4 +1,4 @@
-"""The end of a turn whose process is gone, without another attempt: its answer so far is kept."""
+"""The end of an interrupted turn without another attempt: its partial answer is kept."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from outlast.core.errors import OutlastError
 
 INTERRUPTED = "The answer was interrupted."
 NOT_STORED = "The answer could not be stored."
-WENT_ON = "The user went on before the answer was complete."
+WENT_ON = "The user continued before the answer was complete."
 
 
 class TurnInterrupted(OutlastError):
@@ -43,13 +43,13 @@ class TurnInterrupted(OutlastError):
 
 
 class AnswerNotStored(OutlastError):
-    """The database does not accept what a turn was to write: no other attempt would end otherwise."""
+    """The database rejects what a turn writes, so every further attempt would fail, too."""
 
     is_for_users = True
 
 
 def is_discarded(what: Interruption, verdict: Verdict | None) -> bool:
-    """Whether a hook does not want what was said. What tools have done is kept all the same."""
+    """Return whether a hook discarded the partial answer. The work of tools is kept in any case."""
     if verdict is None or what.has_called or what.partial.has_settled_work:
         return False
     is_left_out = verdict.chain is not None and verdict.chain.answer is None
@@ -75,7 +75,7 @@ class InterruptedEnds(ChatPart):
         verdict: Verdict | None = None,
         detail: str | None = None,
     ) -> None:
-        """It is over. What it has said is kept, unless a hook does not want it."""
+        """End the turn. The partial answer is kept, unless a hook discarded it."""
         entry, partial, stream = what.entry, what.partial, self._streams.of(what.entry)
         parent = await self.parts[Traces].parent_of(entry.id)
         tell_start(self.parts, entry, parent)
@@ -84,7 +84,7 @@ class InterruptedEnds(ChatPart):
         encoder, builder = Encoder(), partial.builder
         if outcome == "completed":
             stream.append(encoder.finish("stop"))
-            message = cleaned(partial.raw)  # None: it was whole, and empty
+            message = cleaned(partial.raw)  # None if the complete answer is empty
         elif is_discarded(what, verdict):
             for chunk in (*partial.discarded(), *(() if verdict is None else verdict.chunks)):
                 stream.append(chunk)
@@ -101,7 +101,7 @@ class InterruptedEnds(ChatPart):
             for chunk in () if verdict is None else verdict.chunks:
                 builder.apply(chunk)
             said = without_waiting(builder.message(), (), UNANSWERED_CALL)
-            message = cleaned(said, error=INTERRUPTED)  # half a call is not kept
+            message = cleaned(said, error=INTERRUPTED)  # drops incomplete calls
             if message is not None:
                 message = self.parts[PartRepair].marking(before, message, what.begun)
             for chunk in (*partial.seam(), *(() if verdict is None else verdict.chunks)):
@@ -127,7 +127,7 @@ class InterruptedEnds(ChatPart):
         detail: str | None,
         verdict: Verdict | None,
     ) -> None:
-        """The end of an interrupted turn, in one commit with what was decided about it."""
+        """Store the end of an interrupted turn, in one commit with the decision."""
         chain = None if verdict is None else verdict.chain
         is_sealed = verdict is not None and verdict.decision.action == "seal"
         async with self._transcript.changing:
@@ -160,19 +160,19 @@ class InterruptedEnds(ChatPart):
     async def _chained_end(
         self, what: Interruption, chain: Chain, message: dict[str, Any] | None
     ) -> Change:
-        """The conversation as `on_recovery_boot` wants it, with what is kept of the answer."""
+        """Return the change to the conversation of `on_recovery_boot`, with the partial answer."""
         later = self._transcript.path[len(what.path) :]
         if message is not None and chain.answer is not None:
             return await self._transcript.chaining(
                 [*chain.before, message, *later], message["id"], what.entry.id
             )
         change = await self._transcript.chaining([*chain.before, *later])
-        if message is not None:  # a tool has done something: it stays in the tree
+        if message is not None:  # a tool has run: the answer stays in the tree
             self._transcript.put_aside(change, message, what.entry.target, what.entry.id)
         return change
 
     async def without_recovery(self, what: Interruption) -> None:
-        """Without recovery, an interruption is an error like others."""
+        """End an interrupted turn with an error, because recovery is off."""
         entry = what.entry
         if entry.cancelled is not None:
             await self.end(what, "aborted", entry.cancelled)
@@ -182,8 +182,8 @@ class InterruptedEnds(ChatPart):
     async def failed(
         self, what: Interruption, failure: Exception, status: Outcome, stage: ChatErrorStage
     ) -> None:
-        """It ends here, and the agent is told."""
-        self._transcript.failing_answer = partial(self._said, what), what.entry.target
+        """End the turn with an error, after `on_chat_error`."""
+        self._transcript.failing_answer = partial(self._partial_message, what), what.entry.target
         try:
             found = await reported(self.parts, failure, ChatErrorContext(what.entry.id, stage))
         finally:
@@ -191,8 +191,8 @@ class InterruptedEnds(ChatPart):
         await self.end(what, status, found.shown, detail=found.detail)
 
     @staticmethod
-    def _said(what: Interruption) -> dict[str, Any] | None:
-        """What the attempts so far have said, as `on_chat_error` sees it."""
+    def _partial_message(what: Interruption) -> dict[str, Any] | None:
+        """Return the partial answer as `on_chat_error` sees it."""
         said = without_waiting(what.partial.builder.message(), (), UNANSWERED_CALL)
         message, id = cleaned(said, error=INTERRUPTED), what.entry.message_id
         return None if message is None or id is None else {**message, "id": id, "role": "assistant"}

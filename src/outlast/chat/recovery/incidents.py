@@ -1,12 +1,12 @@
-"""The incidents table: what is known of interrupted turns; and the boots that never came to an end.
+"""The incidents table: records of interrupted turns; and the table of unfinished boots.
 
 | column | meaning |
 | --- | --- |
-| `turn` | the request that was interrupted, or has noted something for the case that it is |
+| `turn` | the request that was interrupted, or stored a note in case it will be |
 | `state` | `noted` (no interruption yet), `open`, `exhausted` |
-| `cause` | who ended the process, if that was told before it ended |
-| `stash` | what the turn has stashed, JSON |
-| `held` | the answer that the provider makes in the background, JSON: it can be fetched |
+| `cause` | why the process ended, if that was recorded before |
+| `stash` | the value stashed by the turn, JSON |
+| `held` | an answer that the provider generates in the background, JSON: it can be fetched |
 | `body` | the record, JSON: see `outlast.chat.recovery.budget.Incident` |
 """
 
@@ -25,7 +25,7 @@ from outlast.store.operations import BulkStatement, Operation, Query, Statement
 
 State = Literal["noted", "open", "exhausted"]
 
-KEEP = 3600 * 1000  # milliseconds that a record is kept after its turn was given up
+KEEP = 3600 * 1000  # milliseconds to keep the record of a turn that was given up
 
 _RECORD = Statement.same(
     "incidents record",
@@ -40,7 +40,7 @@ _RECORD = Statement.same(
 )
 
 
-def _noting(column: str) -> Statement:
+def _note_statement(column: str) -> Statement:
     return Statement.same(
         f"incidents note {column}",
         f"agent text, turn text, {column} text, at bigint",
@@ -53,9 +53,9 @@ def _noting(column: str) -> Statement:
     )
 
 
-_CAUSE = _noting("cause")
-_STASH = _noting("stash")
-_HELD = _noting("held")
+_CAUSE = _note_statement("cause")
+_STASH = _note_statement("stash")
+_HELD = _note_statement("held")
 
 _CLOSE = Statement.same(
     "incidents close",
@@ -74,7 +74,7 @@ _ALL = Query.same(
     "SELECT turn, state, body, at FROM incidents"
     " WHERE agent = ? AND (state = 'open' OR (state = 'exhausted' AND at > ?)) ORDER BY at"
 )
-# Of turns that have ended; those that were given up are kept for a while.
+# Deletes the records of ended turns; those that were given up are kept for a while.
 EXPIRE = BulkStatement.same(
     "incidents expire",
     """
@@ -104,7 +104,7 @@ _STRIKES = Query.same("SELECT strikes FROM boots WHERE agent = ?")
 
 @dataclass(frozen=True, slots=True)
 class IncidentRow:
-    """What is stored about a turn, as far as it can be read."""
+    """A stored record; unreadable fields are None."""
 
     state: State
     cause: str | None
@@ -114,11 +114,11 @@ class IncidentRow:
 
 
 class Incidents(ChatPart):
-    """Those of one agent. Their operations ride in the commits of the turns."""
+    """The incidents of one agent. Their operations are part of the commits of turns."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._noted: dict[str, None] = {}  # requests about which something is stored, or was
+        self._noted: dict[str, None] = {}  # requests that may have a row
 
     def settled(self, commit: Commit, settlement: Settlement) -> None:
         id = settlement.entry.id
@@ -135,7 +135,7 @@ class Incidents(ChatPart):
         commit.write((EXPIRE, (self.address, now - KEEP)))
 
     def noted(self, id: str) -> None:
-        """Something may be stored about a request: its end removes that."""
+        """Record that a request may have a row, which its end deletes."""
         self._noted[id] = None
 
     async def get(self, turn: str) -> IncidentRow | None:
@@ -147,7 +147,7 @@ class Incidents(ChatPart):
         return IncidentRow(state, cause, _read(stash), _read(held), incident)
 
     async def all(self) -> list[tuple[str, State, Incident, int]]:
-        """The turns that were interrupted and are not over, or were given up."""
+        """Return the interrupted turns that have not ended, or were given up."""
         since = self.activation.clock.now() - KEEP
         found = await self.activation.store.fetch(_ALL, self.address, since)
         return [
@@ -175,22 +175,22 @@ class Incidents(ChatPart):
     # --- boots -----------------------------------------------------------------------------------
 
     async def unfinished_boots(self) -> int:
-        """How many boots in a row have not come to an end."""
+        """Return the number of unfinished boots in a row."""
         found = await self.activation.store.fetch(_STRIKES, self.address)
         strikes = found[0][0] if found else 0
         return strikes if isinstance(strikes, int) else 0
 
     def boot(self) -> Operation:
-        """A boot begins that has something to recover."""
+        """Return the operation that counts a boot."""
         return _STRIKE, (self.address, self.activation.clock.now())
 
     def up(self) -> Operation:
-        """It has come to its end."""
-        return forgetting_boots(self.address)
+        """Return the operation that resets the count."""
+        return reset_boots(self.address)
 
 
-def forgetting_boots(agent: str) -> Operation:
-    """However often it has died while it was starting."""
+def reset_boots(agent: str) -> Operation:
+    """Return the operation that resets the count of an agent's unfinished boots."""
     return _UP, (agent,)
 
 

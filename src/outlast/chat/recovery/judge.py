@@ -1,4 +1,4 @@
-"""Finding out about an interrupted turn: the facts, what the hooks say, and the decision that follows."""
+"""Judging an interrupted turn: gather the facts, call the hooks, and decide."""
 
 from __future__ import annotations
 
@@ -54,43 +54,43 @@ WARN_FROM = 20  # attempts, with or without progress
 
 @dataclass(slots=True)
 class Verdict:
-    """What becomes of a turn, and all that was found out on the way."""
+    """The decision about a turn, with the facts behind it."""
 
     decision: Decision
     partial: Partial
     cause: Cause
-    incident: Incident | None  # None: nothing is counted
+    incident: Incident | None  # None if nothing is counted
     row: IncidentRow | None
-    chunks: list[str] = field(default_factory=list)  # what the hook wants to be shown
+    chunks: list[str] = field(default_factory=list)  # written by the hook
     boot: RecoveryBootResult = field(default_factory=RecoveryBootResult)
-    chain: Chain | None = None  # the conversation, if a hook has said what it is to be
+    chain: Chain | None = None  # the conversation, if a hook returned one
 
     has_partial: bool = False
 
     @property
     def kind(self) -> RecoveryKind:
-        """What recovery does, or would do: go on with what was said, or ask again."""
+        """Whether recovery continues the partial answer, or asks the model again."""
         return "continue" if self.has_partial else "retry"
 
 
 @dataclass(slots=True)
 class Interruption:
-    """A turn that is not over, although nobody works on it."""
+    """An unfinished turn that is not running."""
 
     entry: EntryRow
-    begun: dict[str, Any] | None  # the message that it goes on with
+    begun: dict[str, Any] | None  # the message that it continues
     partial: Partial
-    path: Sequence[dict[str, Any]]  # the conversation up to what it answers
-    live: Cause | None = None  # what has happened, if it was in this process
-    lives: int = 0  # how often it has, in this process
-    boundary: int = 0  # the last entry that was accepted before it happened
-    since: int = 0  # when it happened, or was noticed: milliseconds
+    path: Sequence[dict[str, Any]]  # the conversation up to the message that it answers
+    live: Cause | None = None  # the cause, if it was interrupted in this process
+    lives: int = 0  # how often it was interrupted in this process
+    boundary: int = 0  # the last entry accepted before the interruption
+    since: int = 0  # when it was interrupted, or that was noticed: milliseconds
     has_called: bool = False  # a tool has begun
-    record: list[Operation] = field(default_factory=list)  # of what was decided, for its commit
+    record: list[Operation] = field(default_factory=list)  # the decision, for its commit
 
 
 class Judge(ChatPart):
-    """Decides what becomes of the interrupted turns of one agent."""
+    """Decides about the interrupted turns of one agent."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -103,8 +103,8 @@ class Judge(ChatPart):
     def expire(self, commit: Commit, now: int) -> None:
         commit.write((decision_rows.EXPIRE, (self.address,)))
 
-    async def judged(self, what: Interruption, config: ChatRecovery) -> Verdict:
-        """The decision. Nothing is written yet, and nothing was told to anybody but the hooks."""
+    async def judge(self, what: Interruption, config: ChatRecovery) -> Verdict:
+        """Decide about an interruption. Calls the hooks and emits events, but writes nothing."""
         entry, partial = what.entry, what.partial
         row = await self._incidents.get(entry.id)
         cause = self._cause(what, row)
@@ -117,19 +117,19 @@ class Judge(ChatPart):
         has_partial = facts.has_partial
         verdict = Verdict(decide(facts), partial, cause, incident, row, has_partial=has_partial)
         if incident is not None and verdict.decision.action not in ("seal", "finalise", "abort"):
-            incident = await self._asked_to_keep(incident, row, verdict.kind, what, config, facts)
+            incident = await self._keep_recovering(incident, row, verdict.kind, what, config, facts)
             facts = replace(facts, spent=incident.reason)
             verdict = Verdict(decide(facts), partial, cause, incident, row, has_partial=has_partial)
         if verdict.decision.action in ("continue", "retry", "splice"):
             if facts.has_partial:
-                verdict.boot, verdict.chain, verdict.chunks = await self._asked_at_boot(
+                verdict.boot, verdict.chain, verdict.chunks = await self._call_boot_hook(
                     what, cause, self._calls_left(what, calls)
                 )
-            options = await self._asked_hook(what, verdict, config)
+            options = await self._call_recovery_hook(what, verdict, config)
             facts = replace(facts, persist=options.persist, continue_=options.continue_)
-            now = self._inbox.current(entry)  # cancelled or cleared while the hooks were thinking?
+            now = self._inbox.current(entry)  # cancelled or cleared while the hooks ran?
             is_cancelled = now is not None and now.cancelled is not None
-            since = self._facts(what, cause, pending, has_called=bool(calls))  # who came meanwhile
+            since = self._facts(what, cause, pending, has_called=bool(calls))  # new follow-ups
             facts = replace(
                 facts,
                 is_cancelled=is_cancelled,
@@ -143,14 +143,14 @@ class Judge(ChatPart):
             row_number = verdict.decision.row
             reason = "boot_strikes" if facts.is_degraded else verdict.incident.reason
             verdict.incident = replace(verdict.incident, row=row_number, reason=reason)
-        what.record = [self._recording(what, verdict)]
-        self._tell(what, verdict, config)
+        what.record = [self._record(what, verdict)]
+        self._emit(what, verdict, config)
         return verdict
 
-    def _recording(self, what: Interruption, verdict: Verdict) -> Operation:
+    def _record(self, what: Interruption, verdict: Verdict) -> Operation:
         entry, now = what.entry, self.activation.clock.now()
         produced = what.partial.produced
-        return decision_rows.recording(
+        return decision_rows.record(
             self.address, entry.id, entry.attempt, verdict.decision, verdict.cause, produced, now
         )
 
@@ -159,14 +159,14 @@ class Judge(ChatPart):
     def _cause(self, what: Interruption, row: IncidentRow | None) -> Cause:
         if what.live is not None:
             return what.live
-        told_before: str | None = None if row is None else row.cause
-        if told_before is None:
-            is_here = self.activation.is_continued  # the process lives: the agent was put away
-            told_before = "evicted" if is_here else self.activation.cause
-        return next((cause for cause in CAUSES if cause == told_before), "unknown")
+        recorded: str | None = None if row is None else row.cause
+        if recorded is None:
+            is_here = self.activation.is_continued  # the same process: the agent was evicted
+            recorded = "evicted" if is_here else self.activation.cause
+        return next((cause for cause in CAUSES if cause == recorded), "unknown")
 
     def _pending(self, what: Interruption) -> Pending:
-        """What the answer waits for."""
+        """Return what the answer waits for."""
         left = [part for part in what.partial.calls if not is_settled(part)]
         if any(self._is_for_human(part, what.entry) for part in left):
             return "human"
@@ -183,7 +183,7 @@ class Judge(ChatPart):
     def _facts(
         self, what: Interruption, cause: Cause, pending: Pending, *, has_called: bool
     ) -> Facts:
-        """`has_called`: a tool has begun, so whatever was said may not be thrown away."""
+        """Gather the facts. If a tool has begun (`has_called`), the partial answer must be kept."""
         entry, partial = what.entry, what.partial
         behind = [
             other
@@ -237,11 +237,11 @@ class Judge(ChatPart):
             awaits_human=facts.pending == "human",
             config=config,
         )
-        if after.reason is None and what.lives > config.max_attempts:  # a model that breaks off
+        if after.reason is None and what.lives > config.max_attempts:  # the model keeps failing
             return replace(after, reason="max_attempts_exceeded", attempt=what.lives)
         return after
 
-    async def _asked_to_keep(
+    async def _keep_recovering(
         self,
         incident: Incident,
         row: IncidentRow | None,
@@ -250,10 +250,10 @@ class Judge(ChatPart):
         config: ChatRecovery,
         facts: Facts,
     ) -> Incident:
-        """What `should_keep_recovering` says, from the second attempt on; only False stops."""
-        asked = config.should_keep_recovering
+        """Call `should_keep_recovering` from the second attempt on; only False stops recovery."""
+        hook = config.should_keep_recovering
         is_first = row is None or row.incident is None
-        if asked is None or is_first or facts.pending == "human":
+        if hook is None or is_first or facts.pending == "human":
             return incident
         context = KeepRecoveringContext(
             incident_id=what.entry.id,
@@ -265,15 +265,15 @@ class Judge(ChatPart):
             age=timedelta(milliseconds=self.activation.clock.now() - incident.first_seen_at),
         )
         try:
-            goes_on = await call_hook(asked, context)
+            keeps = await call_hook(hook, context)
         except Exception:
             logger.exception("%s: should_keep_recovering raised", self.address)
             return incident
-        return replace(incident, reason="recovery_aborted") if goes_on is False else incident
+        return replace(incident, reason="recovery_aborted") if keeps is False else incident
 
     # --- hooks -----------------------------------------------------------------------------------
 
-    async def _asked_at_boot(
+    async def _call_boot_hook(
         self, what: Interruption, cause: Cause, pending: list[PendingToolCall]
     ) -> tuple[RecoveryBootResult, Chain | None, list[str]]:
         hook = self.parts.agent.on_recovery_boot
@@ -301,7 +301,7 @@ class Judge(ChatPart):
             result = await call_hook(hook, event)
             if result is not None and not isinstance(result, RecoveryBootResult):
                 raise TypeError(
-                    f"on_recovery_boot returns a RecoveryBootResult or None, not {result!r}"
+                    f"on_recovery_boot must return a RecoveryBootResult or None, got {result!r}"
                 )
             result = self._checked(result or RecoveryBootResult())
             chain = None
@@ -313,7 +313,7 @@ class Judge(ChatPart):
         return result, chain, event.writer.chunks
 
     def _checked(self, result: RecoveryBootResult) -> RecoveryBootResult:
-        """The same, with messages as they are stored."""
+        """Return the result with its messages validated."""
         ids, chain, turns = self.activation.ids, result.chain, result.recovered_turns
         return replace(
             result,
@@ -321,7 +321,7 @@ class Judge(ChatPart):
             recovered_turns=None if turns is None else to_messages(list(turns), ids),
         )
 
-    async def _asked_hook(
+    async def _call_recovery_hook(
         self, what: Interruption, verdict: Verdict, config: ChatRecovery
     ) -> ChatRecoveryOptions:
         hook = self.parts.agent.on_chat_recovery
@@ -350,24 +350,24 @@ class Judge(ChatPart):
             age=timedelta(milliseconds=max(0, self.activation.clock.now() - started)),
         )
         try:
-            said = await call_hook(hook, context)
-            if said is not None and not isinstance(said, ChatRecoveryOptions):
+            result = await call_hook(hook, context)
+            if result is not None and not isinstance(result, ChatRecoveryOptions):
                 raise TypeError(
-                    f"on_chat_recovery returns ChatRecoveryOptions or None, not {said!r}"
+                    f"on_chat_recovery must return ChatRecoveryOptions or None, got {result!r}"
                 )
         except Exception as error:
             self._hook_failed(entry, "on_chat_recovery", error)
             return ChatRecoveryOptions()
-        return said or ChatRecoveryOptions()
+        return result or ChatRecoveryOptions()
 
     def _hook_failed(self, entry: EntryRow, hook: str, error: Exception) -> None:
-        """It is done as if there were none."""
-        logger.error("%s: %s raised; its default is used", self.address, hook, exc_info=error)
+        """Report the failure; the default applies."""
+        logger.error("%s: %s raised, using its default", self.address, hook, exc_info=error)
         reason = f"{hook} raised: {described(error)}"
         self.activation.events.emit(events.RecoveryFailed, self.address, entry.id, reason)
 
     async def exhausted(self, what: Interruption, verdict: Verdict, config: ChatRecovery) -> None:
-        """It is given up: whoever wants to know is told."""
+        """Emit the event and call `on_exhausted` for a turn that is given up."""
         incident = verdict.incident or Incident()
         reason = incident.reason or "sealed"
         emit = self.activation.events.emit
@@ -402,7 +402,7 @@ class Judge(ChatPart):
         except Exception:
             logger.exception("%s: on_exhausted raised", self.address)
 
-    def _tell(self, what: Interruption, verdict: Verdict, config: ChatRecovery) -> None:
+    def _emit(self, what: Interruption, verdict: Verdict, config: ChatRecovery) -> None:
         emit, decision = self.activation.events.emit, verdict.decision
         incident = verdict.incident
         if incident is not None:

@@ -11,7 +11,7 @@ from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.reducer import MessageBuilder
 from outlast.chat.message.tool_part import Part, advanced, is_settled
-from outlast.chat.recovery.chain import becoming, settled_calls
+from outlast.chat.recovery.chain import chunks_to, settled_calls
 from outlast.chat.recovery.judge import Interruption, Verdict
 from outlast.chat.stream.stream import Stream
 from outlast.chat.stream.streams import Streams
@@ -144,7 +144,7 @@ async def settle_by_chain(parts: Parts, what: Interruption, verdict: Verdict) ->
         if part["toolCallId"] in begun:
             state: CallState = "done" if part["state"] == "output-available" else "failed"
             stream.attach(ledger.end(entry.id, part["toolCallId"], state))
-    chunks = becoming(what.partial, answer)
+    chunks = chunks_to(what.partial, answer)
     for chunk in chunks:
         stream.append(chunk)
     what.partial.take(chunks)

@@ -1,4 +1,4 @@
-"""For operators: what is being recovered, and how to end that, to try again, or to get an agent unstuck."""
+"""The interface for operators: interrupted turns, and the calls that end, retry or release them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from outlast.chat.recovery.budget import Incident
 from outlast.chat.recovery.incidents import State
 from outlast.core.clock import to_datetime
 
-SEALED = "An operator has ended this turn."
+SEALED = "An operator ended this turn."
 CALLS = frozenset({"list_incidents", "seal_incident", "retry_incident", "release", "cancel_chat"})
-"""What may be called through the admin socket of a host."""
+"""The methods that may be called through the admin socket of a host."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryIncident:
-    """A turn that was interrupted: it goes on (`open`), or was given up (`exhausted`)."""
+    """An interrupted turn: it continues (`open`), or was given up (`exhausted`)."""
 
     request_id: str
     state: Literal["open", "exhausted"]
@@ -32,8 +32,8 @@ class RecoveryIncident:
     last_attempt_at: datetime
 
 
-def shown(found: Iterable[tuple[str, State, Incident, int]]) -> list[RecoveryIncident]:
-    """As an operator sees them, oldest first."""
+def to_incidents(found: Iterable[tuple[str, State, Incident, int]]) -> list[RecoveryIncident]:
+    """Convert rows for operators, oldest first."""
     return [
         RecoveryIncident(
             request_id=turn,

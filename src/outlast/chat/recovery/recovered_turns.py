@@ -1,4 +1,4 @@
-"""What waits behind an interrupted turn, as `on_recovery_boot` wants it: in the commit of the decision."""
+"""Changes of `on_recovery_boot` to the waiting requests, in the commit of the decision."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from outlast.chat.recovery.judge import Interruption, Verdict
 from outlast.chat.turn.settle import Settler
 from outlast.core import json
 
-LEFT_OUT = "on_recovery_boot left it out"
+LEFT_OUT = "on_recovery_boot omitted it"
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredTurns:
-    """Requests that end without a turn, and requests that are new."""
+    """Waiting requests that end without a turn, and new requests."""
 
     left_out: tuple[EntryRow, ...] = ()
     added: tuple[Request, ...] = ()
 
     def write(self, commit: Commit, inbox: Inbox, settler: Settler) -> None:
-        """Have it so. The effects come last in the commit: the interrupted turn is dealt with by then."""
+        """Add the changes to the commit, last, so that their effects follow those of the interrupted turn."""
         for entry in self.left_out:
             settler.end(commit, entry, "skipped", error=LEFT_OUT)
         for request in self.added:
@@ -34,7 +34,7 @@ class RecoveredTurns:
 async def recovered_turns(
     inbox: Inbox, what: Interruption, verdict: Verdict | None
 ) -> RecoveredTurns:
-    """What a hook wants; nothing, if there is none or if it left that open."""
+    """Return the changes that a hook requested, if any."""
     wanted = None if verdict is None else verdict.boot.recovered_turns
     if verdict is None or wanted is None:
         return RecoveredTurns()
@@ -57,12 +57,12 @@ async def recovered_turns(
             continue
         if message["id"] not in shown:
             added.append(Request("message", "recovery", [message], key=key))
-        elif message["id"] == what.entry.target and is_left_out:  # another answer to the same
+        elif message["id"] == what.entry.target and is_left_out:  # another answer to the message
             added.append(Request("regenerate", "recovery", key=key, target=message["id"]))
     return RecoveredTurns(tuple(left_out), tuple(added))
 
 
 def _digest(message: dict[str, Any]) -> str:
-    """What is said: a text that a hook returns has another id each time it is asked."""
-    said = json.encode([message.get("role"), message.get("parts")])
-    return blake2b(said.encode(errors="replace"), digest_size=12).hexdigest()
+    """Return a digest without the id: a text that a hook returns gets a new id each time."""
+    content = json.encode([message.get("role"), message.get("parts")])
+    return blake2b(content.encode(errors="replace"), digest_size=12).hexdigest()

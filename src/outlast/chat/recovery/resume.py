@@ -1,4 +1,4 @@
-"""Resuming a turn whose process is gone: what was decided about it is made durable, and done."""
+"""Resumes turns whose process is gone: decides, makes the decision durable, and carries it out."""
 
 from __future__ import annotations
 
@@ -56,23 +56,16 @@ from outlast.store.operations import Operation
 
 logger = logging.getLogger("outlast.chat")
 
-ENDS = (
-    "finalise",
-    "abort",
-    "skip",
-    "seal",
-    "stop",
-    "handled",
-    "splice",
-)  # actions without another attempt
+# The actions without another attempt.
+ENDS = ("finalise", "abort", "skip", "seal", "stop", "handled", "splice")
 
-SLOW_DOWN = 1.0  # seconds before the second attempt in a row without progress; then twice that, ...
+SLOW_DOWN = 1.0  # seconds before the second attempt in a row without progress, then doubling
 SLOWEST = 30.0
 AFTER_OOM = 3.0
 
 
 class NotReady(OutlastError):
-    """A turn cannot be taken up yet."""
+    """A turn cannot be resumed yet."""
 
 
 Answer = Callable[[Turn, Sequence[dict[str, Any]]], Awaitable[None]]
@@ -80,9 +73,9 @@ Answer = Callable[[Turn, Sequence[dict[str, Any]]], Awaitable[None]]
 
 
 def delay_of(verdict: Verdict, lives: int, now: int) -> float:
-    """Seconds before the next attempt: none, unless the model has failed often, or memory is short.
+    """Return the seconds before the next attempt: 0, unless the model failed repeatedly, or memory ran out.
 
-    A turn that may have killed its process waits for its neighbours, which go on at once.
+    A turn that may have killed its process waits for its neighbours, which continue at once.
     """
     incident, least = verdict.incident, AFTER_OOM if verdict.decision.shrinks else 0.0
     if incident is not None and incident.is_suspect:
@@ -93,12 +86,12 @@ def delay_of(verdict: Verdict, lives: int, now: int) -> float:
 
 
 def is_of_a_turn(operations: Sequence[str]) -> bool:
-    """Whether a commit was one of a turn that runs, and not of a request that was about to be accepted."""
+    """Return whether a commit belonged to a running turn, and not to a request being accepted."""
     return not {"streams append", "calls begin", "calls end", "inbox end"}.isdisjoint(operations)
 
 
 def _last_answers(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was said since the user has spoken."""
+    """Return the answers since the last user message."""
     answers = takewhile(lambda message: message.get("role") == "assistant", reversed(path))
     return list(answers)
 
@@ -106,7 +99,7 @@ def _last_answers(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _leaving(
     leave: Callable[[], None], continued: Callable[[], Operation]
 ) -> Callable[[], Operation]:
-    """A suspect whose answer continues is not what kills the process: others may begin."""
+    """Let other suspects begin once the answer continues, because this one did not kill the process."""
 
     def on_continued() -> Operation:
         leave()
@@ -129,7 +122,7 @@ class Resumption(ChatPart):
         self._boots = parts[BootStrikes]
         self._judge = parts[Judge]
         self._ends = parts[InterruptedEnds]
-        self._lives: dict[str, int] = {}  # how often a request has broken off here
+        self._lives: dict[str, int] = {}  # interruptions in this process, by request
 
     # --- moments ---------------------------------------------------------------------------------
 
@@ -148,13 +141,13 @@ class Resumption(ChatPart):
         self._lives.pop(id, None)
 
     async def host_stops(self, cause: str) -> None:
-        """The turn that runs is interrupted by this."""
+        """Record the cause of the running turn's interruption."""
         turn = self._state.running
         if turn is not None:
             await self.commits.commit([self._incidents.note_cause(turn.request_id, cause)])
 
     async def stash(self, turn: Turn, data: Any) -> None:
-        """Store something for the hooks, should the turn be interrupted."""
+        """Store a value for the hooks, in case the turn is interrupted."""
         turn.stream.attach(self._incidents.note_stash(turn.request_id, data))
         await turn.stream.stored()
 
@@ -168,7 +161,7 @@ class Resumption(ChatPart):
         except CommitRefused:
             raise
         except OutlastError:
-            if what.live is not None:  # the next look at it finds what this one has found
+            if what.live is not None:  # restore the state for the next attempt
                 self._state.broken_off[entry.id] = what.live, what.boundary
                 self._lives[entry.id] -= 1
             raise
@@ -177,15 +170,15 @@ class Resumption(ChatPart):
         entry, config = what.entry, recovery_of(self.parts.agent.chat_recovery)
         refused, self.activation.unstorable = self.activation.unstorable, None
         if refused is not None and is_of_a_turn(refused.unstorable) and entry.cancelled is None:
-            logger.error("%s: the turn %s is given up: %s", self.address, entry.id, refused)
+            logger.error("%s: giving up turn %s: %s", self.address, entry.id, refused)
             await self._ends.failed(what, AnswerNotStored(NOT_STORED), "error", "persist")
             return
         if config is None:
             await self._ends.without_recovery(what)
             return
-        verdict = await self._judge.judged(what, config)
+        verdict = await self._judge.judge(what, config)
         now = self._inbox.current(entry)
-        if now is None:  # cleared while the hooks were thinking: nothing of it is left to end
+        if now is None:  # cleared while the hooks ran: there is no entry left to end
             await self._boots.forget()
             return
         what.entry = now
@@ -239,7 +232,7 @@ class Resumption(ChatPart):
         return Interruption(entry, begun, partial, path, cause, lives, boundary, since)
 
     async def _try_again(self, what: Interruption, verdict: Verdict, answer: Answer) -> None:
-        """One more attempt. That it is made is durable before it is."""
+        """Make another attempt, after recording it durably."""
         entry, decision, stream = what.entry, verdict.decision, self._streams.of(what.entry)
         await self._before_boot(what, verdict)
         parent = await self.parts[Traces].parent_of(entry.id)
@@ -268,7 +261,7 @@ class Resumption(ChatPart):
             commit.write(self._incidents.record(entry.id, waiting))
         if not is_parked:
             turn.on_continued = lambda: self._continued(turn, what, verdict, produced)
-        self._incidents.noted(entry.id)  # also a mere note goes when the turn has ended
+        self._incidents.noted(entry.id)  # the end of the turn deletes a mere note, too
         async with self._transcript.changing:
             recovered = await recovered_turns(self._inbox, what, verdict)
             if verdict.chain is not None:
@@ -281,7 +274,7 @@ class Resumption(ChatPart):
             await stream.stored()
         current = self._inbox.current(entry)
         if current is None:
-            raise CommitRefused("it was ended while it was being resumed")
+            raise CommitRefused("the turn ended while it was being resumed")
         turn.entry = replace(turn.entry, cancelled=current.cancelled)
         if current.cancelled is not None:
             turn.abort.set(current.cancelled)
@@ -290,13 +283,13 @@ class Resumption(ChatPart):
         await self.activation.spawn(work, "turn")
 
     async def _show_seam(self, turn: Turn, what: Interruption, verdict: Verdict) -> None:
-        """What clients see between what was said and what comes: the answer continues, or begins anew."""
+        """Write the chunks between the partial answer and the next attempt: it continues, or restarts."""
         stream = turn.stream
         if verdict.decision.action not in ("continue", "park"):
             produced = what.partial.produced
             for chunk in what.partial.discarded():
                 stream.append(chunk)
-            if produced and what.begun is None:  # in messages before this one, which has not begun
+            if produced and what.begun is None:  # in earlier messages of this turn
                 turn.earlier = _last_answers(what.path)
             return
         await settle_by_chain(self.parts, what, verdict)
@@ -308,7 +301,7 @@ class Resumption(ChatPart):
         turn.held = None if verdict.row is None else verdict.row.held
 
     def _begin(self, turn: Turn, verdict: Verdict, parent: str | None) -> None:
-        """The decision is durable: the turn runs again."""
+        """Start the turn again, once the decision is durable."""
         if self._inbox.current(turn.entry) is None:
             return
         self._state.begin(turn)
@@ -320,14 +313,15 @@ class Resumption(ChatPart):
             emit(events.RecoveryScheduled, self.address, id, recovery_kind=kind)
 
     async def _close_calls_of(self, what: Interruption) -> tuple[str, ...]:
-        """Before the answer continues, give calls that may not be made again an outcome, or what the agent
-        makes of them. Returns those that it has changed.
+        """Give calls that must not be repeated an outcome, or the replacement of the repair hook.
+
+        Returns the calls that the hook replaced.
         """
         partial, stream = what.partial, self._streams.of(what.entry)
         repair = self.parts[PartRepair]
         replaced = await close_calls(self.parts, what.entry, partial.builder, stream, resumes=True)
         chunks: list[str] = []
-        for part in repair.unasked(partial.raw, what.begun):  # it died before it could show them
+        for part in repair.unasked(partial.raw, what.begun):  # it crashed before calling the hook
             id, text = part["toolCallId"], part.get("errorText", "")
             made = await repair.made_of(part)
             if made is None:
@@ -343,8 +337,8 @@ class Resumption(ChatPart):
         return tuple(replaced)
 
     async def _chain(self, commit: Commit, turn: Turn, what: Interruption, chain: Chain) -> None:
-        """The conversation before the answer becomes what `on_recovery_boot` wants. Under the lock."""
-        if what.begun is not None:  # the answer is stored, and stays where it is
+        """Replace the conversation before the answer as `on_recovery_boot` requested. Under the lock."""
+        if what.begun is not None:  # the answer is stored already, and keeps its place
             return
         later = self._transcript.path[len(what.path) :]
         change = await self._transcript.chaining([*chain.before, *later])
@@ -363,7 +357,7 @@ class Resumption(ChatPart):
     def _continued(
         self, turn: Turn, what: Interruption, verdict: Verdict, produced: int
     ) -> Operation:
-        """The answer continues: log how long that took, and note it with the decision."""
+        """Log how long the interruption took, and record it with the decision."""
         ms = max(0, self.activation.clock.now() - what.since)
         logger.info(
             "%s: recovered turn %s (cause: %s, attempt: %d): the answer continued after %d ms",
@@ -380,7 +374,7 @@ class Resumption(ChatPart):
         return self.address, what.entry.id, verdict.cause, attempts
 
     def _log_end(self, what: Interruption, verdict: Verdict) -> None:
-        """An interrupted turn ends without another attempt."""
+        """Log the end of an interrupted turn without another attempt."""
         decision, about = verdict.decision, self._about(what, verdict)
         if decision.action in ("seal", "stop"):
             reason = (verdict.incident and verdict.incident.reason) or decision.why
@@ -391,9 +385,9 @@ class Resumption(ChatPart):
             logger.info(text, *about, decision.why)
 
     async def _move_on(self, commit: Commit, turn: Turn, what: Interruption) -> None:
-        """What was said becomes a message of its own, if that is wanted, and another one continues.
+        """Store the partial answer as a message of its own, if configured, and continue in another.
 
-        Not while a call of it may still be made: that belongs to the message that holds it.
+        Not while a call is unsettled: its outcome belongs to the message that contains the call.
         """
         partial, path = what.partial, what.path
         agent = self.parts.agent
@@ -440,7 +434,7 @@ class Resumption(ChatPart):
             await answer(turn, path)
 
     async def _before_boot(self, what: Interruption, verdict: Verdict) -> None:
-        """What the agent wants to be done first. If it raises, nothing is dispatched."""
+        """Run `before_boot`. If it raises, nothing is dispatched, and recovery is retried later."""
         if verdict.boot.before_boot is None:
             return
         try:

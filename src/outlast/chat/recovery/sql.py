@@ -1,7 +1,7 @@
-"""The decisions table: what was decided about each interruption of a turn, for whoever asks afterwards.
+"""The decisions table: the decision about each interruption of a turn, for later inspection.
 
-A row is written in the commit that makes the decision durable, and stays as long as the turn's inbox entry:
-an incident ends with its turn, this tells what happened. `attempt` is the one that was interrupted. The body
+A row is written in the commit that makes the decision durable, and is kept as long as the turn's inbox entry,
+while an incident is deleted when its turn ends. `attempt` is the one that was interrupted. The body
 is JSON: `row`, `action` and `why` of the decision, the `cause`, how many chunks there were (`produced`), and,
 once the answer has continued, how many milliseconds after the interruption that was (`continued_ms`) and how
 the rest was joined to the text (`seam`).
@@ -27,7 +27,7 @@ _RECORD = Statement.same(
     key=3,
 )
 
-# Rides in the commit of the first chunk that the resumed turn adds.
+# Written in the commit of the first chunk of the resumed turn.
 _CONTINUED = Statement.same(
     "decisions continued",
     "agent text, turn text, attempt bigint, body text",
@@ -42,7 +42,7 @@ OF_TURN = Query.same(
     "SELECT attempt, body, at FROM decisions WHERE agent = ? AND turn = ? ORDER BY attempt"
 )
 
-# Of entries that are gone.
+# Deletes the decisions of entries that were deleted.
 EXPIRE = BulkStatement.same(
     "decisions expire",
     """
@@ -52,10 +52,10 @@ EXPIRE = BulkStatement.same(
 )
 
 
-def recording(
+def record(
     agent: str, turn: str, attempt: int, decision: Decision, cause: str, produced: int, now: int
 ) -> Operation:
-    """For the commit that makes the decision durable."""
+    """Return the operation for the commit that makes the decision durable."""
     body = json.encode(_body(decision, cause, produced))
     return _RECORD, (agent, turn, attempt, body, now)
 
@@ -70,7 +70,7 @@ def continued(
     ms: int,
     seam: Mapping[str, Any] | None,
 ) -> Operation:
-    """For the commit with which the answer continues."""
+    """Return the operation for the commit with which the answer continues."""
     body = {**_body(decision, cause, produced), "continued_ms": ms}
     if seam is not None:
         body["seam"] = seam

@@ -17,17 +17,17 @@ from outlast.chat.types import events
 
 logger = logging.getLogger("outlast.chat")
 
-REPLACED_WITHIN = 60.0  # seconds; a process that is still there then does the work itself
+REPLACED_WITHIN = 60.0  # seconds; after that the process does the work itself
 
 
 class Upgrade(ChatPart):
-    """Has the process of one agent replaced."""
+    """Requests the replacement of the process, for one agent."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._state = parts[TurnState]
         self._runner = parts[Runner]
-        self._is_due = False  # when the turn that runs has ended
+        self._is_due = False  # request it when the running turn has ended
         self._giving_up: asyncio.TimerHandle | None = None
 
     # --- moments ---------------------------------------------------------------------------------
@@ -44,14 +44,14 @@ class Upgrade(ChatPart):
     async def host_stops(self, cause: str) -> None:
         self._wait_no_longer()
 
-    # --- asking for it ---------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     def upgrade(self, turn: Turn | None) -> bool:
-        """Have this process replaced: before the turn if nothing was said yet, and after it if it was."""
+        """Request the replacement: before the turn if nothing was streamed yet, otherwise after it."""
         if self.activation.on_upgrade is None:
             logger.warning(
-                "%s wants a newer version of its code, and nobody here replaces this process:"
-                " `outlast serve` does, with its supervisor",
+                "%s requested an upgrade, but this process has no supervisor that could replace it;"
+                " use `outlast serve`",
                 self.activation.address,
             )
             return False
@@ -65,18 +65,18 @@ class Upgrade(ChatPart):
         return True
 
     def retire(self) -> None:
-        """Leave memory as soon as there is nothing to do."""
+        """Leave memory as soon as the agent is idle."""
         self.activation.is_retired = True
 
     def turn_ended(self) -> None:
-        """No turn runs: what was put off until now is done."""
+        """Make a request that waited for the end of the turn."""
         if self._is_due and self._state.running is None:
             self._is_due = False
             self._ask()
 
     def _wait_for_replacement(self, turn: Turn) -> None:
-        """Another process answers what was put back; for so long no turn begins here."""
-        why = "it is left to a newer version"
+        """Begin no turn here until another process takes over, or the wait times out."""
+        why = "it is left to newer code"
         self.activation.events.emit(events.TurnInterrupted, turn.agent, turn.request_id, why)
         self._is_due = False
         self.activation.hold()
@@ -85,24 +85,24 @@ class Upgrade(ChatPart):
         self._ask()
 
     def _ask(self) -> None:
-        asked = self.activation.on_upgrade
-        assert asked is not None
+        replace_process = self.activation.on_upgrade
+        assert replace_process is not None
         self.activation.events.emit(events.UpgradeRequested, self.activation.address.text)
         try:
-            asked()
+            replace_process()
         except Exception:
-            logger.exception("%s: the process cannot be replaced", self.activation.address)
+            logger.exception("%s: cannot replace the process", self.activation.address)
             self._not_replaced()
 
     def _wait_no_longer(self) -> None:
-        """The process is being replaced, or never will be: nothing here holds it up."""
+        """Stop waiting and release the hold."""
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
             self.activation.release()
 
     def _not_replaced(self) -> None:
-        """What was put back is done here."""
+        """Resume the runner here, because the process was not replaced."""
         if self._runner.is_paused and self.activation.ended is None:
             self._runner_continues()
         self._wait_no_longer()
