@@ -18,7 +18,7 @@ from outlast.chat.context.history import tool_return
 from outlast.chat.context.view import ModelView
 from outlast.chat.message.partial import RESET_STEP, Partial
 from outlast.chat.message.tool_part import Part, is_settled
-from outlast.chat.model.background import fetchable, note_of
+from outlast.chat.model.background import fetchable, is_stored, note_of
 from outlast.chat.model.call_ids import CallIds
 from outlast.chat.model.client import open_stream, resolve
 from outlast.chat.model.continuation import Refusals
@@ -82,6 +82,7 @@ class Loop:
         self.step = 0  # of the message, from 1 on
         self.asked: ModelAsk | None = None  # the last request, for `on_step_finish`
         self.noted = 0  # the last step about whose answer something is noted
+        self._is_stored = False  # the provider stores the answer of this step
         limits = self.config.usage_limits or self.agent.usage_limits
         self.spending = Spending(limits, self.usage)
 
@@ -179,7 +180,7 @@ class Loop:
 
     def _note_held(self, response: ModelResponse) -> None:
         """With the first of an answer that the provider keeps, durably: how it can be fetched."""
-        note = note_of(response, self.step)
+        note = note_of(response, self.step, is_stored=self._is_stored)
         if note is not None and self.turn.on_held is not None:
             self.noted = self.step
             self.turn.stream.attach(self.turn.on_held(note))
@@ -214,7 +215,8 @@ class Loop:
         try:
             response = await self._ask(output, [])
         except ModelFailed as failure:
-            if is_passing(failure) or self.turn.builder.message() != said:
+            is_running = self.turn.held.get("is_running", True)
+            if self.turn.builder.message() != said or (is_running and is_passing(failure)):
                 raise
             logger.warning("%s: %s; it is asked to go on", self.turn.agent, failure)
             self.messages, self.turn.seam = asked, None
@@ -324,6 +326,7 @@ class Loop:
         self._emit(
             ModelAsked, turn.agent, turn.request_id, step=self.step, model=named, request=ask
         )
+        self._is_stored = is_stored(request.model, request.settings)
         retries = config.max_retries
         telemetry = config.telemetry if config.telemetry is not None else self.agent.telemetry
         async with open_stream(
@@ -342,7 +345,7 @@ class Loop:
             def show(event: Any) -> None:
                 for chunk in encoder.event(ids.event(event)):
                     turn.emit(chunk)
-                if stream.is_suspended and self.noted < self.step:
+                if (stream.is_suspended or self._is_stored) and self.noted < self.step:
                     self._note_held(stream.response)
 
             events = aiter(stream)

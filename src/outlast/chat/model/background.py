@@ -1,4 +1,8 @@
-"""Answers that the provider generates in the background and keeps: after a crash they are fetched."""
+"""Answers that the provider keeps: after a crash they are fetched.
+
+OpenAI keeps an answer that it generates in the background, which goes on without us, and one that it was told
+to store, which can be fetched if it was complete when the connection broke.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.chat.message.partial import Partial
 from outlast.chat.model.answer import is_polled, without_cursor
+from outlast.chat.model.request import models_behind
 from outlast.core import json
 
 if TYPE_CHECKING:
@@ -16,13 +21,25 @@ if TYPE_CHECKING:
 _TEXTS = ("text", "reasoning")
 
 
-def note_of(response: ModelResponse, step: int) -> str | None:
+def is_stored(model: Model, settings: Mapping[str, Any]) -> bool:
+    """Return whether the provider was told to store the answer to this request."""
+    inner = models_behind(model)
+    if len(inner) != 1 or type(inner[0]).__name__ != "OpenAIResponsesModel":
+        return False
+    return {**(inner[0].settings or {}), **settings}.get("openai_store") is True
+
+
+def note_of(response: ModelResponse, step: int, *, is_stored: bool = False) -> str | None:
     """Return the JSON that is needed to fetch this answer later; None if its provider does not keep it."""
-    if not is_polled(response):
-        return None
     from pydantic_core import to_jsonable_python
 
-    details = to_jsonable_python(without_cursor(response).provider_details, fallback=str)
+    if is_polled(response):
+        given = without_cursor(response).provider_details
+    elif is_stored and response.provider_response_id is not None:
+        given = {"background": True}  # so that it is fetched as a whole
+    else:
+        return None
+    details = to_jsonable_python(given, fallback=str)
     return json.encode(
         {
             "step": step,
@@ -30,6 +47,7 @@ def note_of(response: ModelResponse, step: int) -> str | None:
             "provider": response.provider_name,
             "model": response.model_name,
             "details": details,
+            "is_running": is_polled(response),  # without us
         }
     )
 

@@ -358,6 +358,11 @@ class ModelStream:
     def _complete(self, stream: StreamedResponse) -> ModelResponse:
         """Return the answer of a request that ended; raise if it was cut off."""
         response = self.response
+        is_fetched = self._before is not None and is_polled(self._before)
+        if is_fetched and stream.get().state == "incomplete":
+            name = self.model.model_name
+            text = f"the stored answer of the model {name} is not complete, and nobody completes it"
+            raise ModelFailed(text, kind="rejected", response=response)
         profiles = (model.profile for model in models_behind(self.model))
         if is_truncated(stream, response, profiles):
             raise ModelStreamTruncated(
