@@ -64,7 +64,7 @@ class Think(Overridable):
     from outlast.testing import ScriptedModel
 
     class Assistant(Think):
-        model = ScriptedModel("Hello! How can I help?")      # or "anthropic:claude-sonnet-4-5", …
+        model = ScriptedModel("Hello! How can I help?")      # or "anthropic:claude-sonnet-5", …
         system_prompt = "You are a concise assistant."
 
     async with Host(agents=[Assistant], store="sqlite:///chat.db") as host:

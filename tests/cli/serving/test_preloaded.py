@@ -65,7 +65,7 @@ assert imports.can_fork()
 before = set(sys.modules)
 os.environ |= dict(OPENAI_API_KEY="-", ANTHROPIC_API_KEY="-")
 from pydantic_ai.models import infer_model
-for name in ("openai:gpt-5", "openai-chat:gpt-5", "anthropic:claude-sonnet-4-5"):
+for name in ("openai:gpt-5", "openai-chat:gpt-5", "anthropic:claude-sonnet-5"):
     infer_model(name)
 print(*sorted(set(sys.modules) - before))
 """

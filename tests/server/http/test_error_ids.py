@@ -56,7 +56,7 @@ def refusing() -> Iterator[int]:
 
 
 class Chatty(Think):
-    model: Any = "anthropic:claude-sonnet-4-5"
+    model: Any = "anthropic:claude-sonnet-5"
     max_retries = 0
 
     def get_tools(self) -> Any:
@@ -80,7 +80,7 @@ def free_port() -> int:
 
 
 CASES = {
-    "no key": ("anthropic:claude-sonnet-4-5", {}, "ANTHROPIC_API_KEY"),
+    "no key": ("anthropic:claude-sonnet-5", {}, "ANTHROPIC_API_KEY"),
     "no such model": ("nonsense:gpt-5", {}, "nonsense"),
     "a wrong key": ("openai-chat:gpt-5", {"OPENAI_API_KEY": "sk-SECRET"}, "sk-SECRET"),
     "an address that nobody listens on": (

@@ -49,7 +49,7 @@ class ContextOverflow:
     from outlast import ContextOverflow, Session, Think, summarise
 
     class Assistant(Think):
-        model = "anthropic:claude-sonnet-4-5"
+        model = "anthropic:claude-sonnet-5"
         context_overflow = ContextOverflow(reactive=True)
 
         def configure_session(self, session: Session) -> Session:

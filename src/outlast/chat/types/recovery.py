@@ -98,7 +98,7 @@ class ChatRecovery:
     from outlast import ChatRecovery, Think
 
     class Assistant(Think):
-        model = "anthropic:claude-sonnet-4-5"
+        model = "anthropic:claude-sonnet-5"
         chat_recovery = ChatRecovery(max_attempts=6, terminal_message="I could not go on. Ask again?")
     ```
 

@@ -16,7 +16,7 @@ def init(
     ],
     model: Annotated[
         str, typer.Option(help="The model of the agent")
-    ] = "anthropic:claude-sonnet-4-5",
+    ] = "anthropic:claude-sonnet-5",
 ) -> None:
     """Start a project.
 

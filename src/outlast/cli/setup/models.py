@@ -44,8 +44,8 @@ def problems_of(
 
     ```python
     from outlast.cli.setup.models import problems_of
-    assert problems_of("anthropic:claude-sonnet-4-5", {}, lambda package: True) == [
-        "anthropic:claude-sonnet-4-5 needs a key: set ANTHROPIC_API_KEY"
+    assert problems_of("anthropic:claude-sonnet-5", {}, lambda package: True) == [
+        "anthropic:claude-sonnet-5 needs a key: set ANTHROPIC_API_KEY"
     ]
     ```
     """
