@@ -28,6 +28,8 @@ from outlast.chat.model.beginnings import asks_to_continue
 from outlast.testing import ScriptedModel, Step
 from support import hosting
 
+pytestmark = pytest.mark.virtual_time
+
 FIRST = "The old man had been fishing alone in the Gulf Stream, and he had gone"
 REST = " eighty-four days now without taking a fish."
 WHOLE = FIRST + REST

@@ -80,3 +80,26 @@ async def test_what_was_spent_before_an_interruption_counts(sqlite_world: World)
     assert entry.status == "error"
     assert "limit" in ((await reasons(host))[0] or "")
     assert len(agent_class.model.requests) == 6 - before  # type: ignore[union-attr]
+
+
+@pytest.mark.virtual_time
+async def test_a_request_that_was_interrupted_counts_as_far_as_it_can_be_estimated(
+    sqlite_world: World,
+) -> None:
+    """Its usage never arrived: a token for four characters."""
+    said = "word " * 400
+
+    def answer(messages: Any) -> Step:
+        return Step.text(said) + Step.stalls(1000)
+
+    agent_class = looking(
+        usage_limits=UsageLimits(output_tokens_limit=450), model=ScriptedModel.answering(answer)
+    )
+    host = await sqlite_world.host(agent_class, shutdown_timeout=0)
+    await host.get(agent_class, "a").submit_messages("look")
+    await asyncio.sleep(10)
+    await sqlite_world.stop()
+    agent_class.model = ScriptedModel.answering(lambda _: Step.text("That is all."))
+    host = await sqlite_world.next_life()
+    await host.until_settled()
+    assert "output_tokens_limit" in ((await reasons(host))[0] or "")

@@ -84,7 +84,7 @@ class ContinuedText:
         self._seam: Splicer | PrefillSeam | None = None
         self._show: Show | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._thoughts: dict[int, list[Any]] = {}  # not shown, by their place in the response
+        self._unseen: dict[int, list[Any]] = {}  # the events of parts that are not shown
         self._index: int | None = None  # of the text in the response
         self._part: Any = None
         self._taken = 0  # characters of it that the seam was given
@@ -168,20 +168,22 @@ class ContinuedText:
         assert self._show is not None
         kind = event.event_kind
         if kind == "part_start" and event.part.part_kind == "text":
-            self._index, self._part = event.index, event.part
+            if self._index is not None:  # nothing of the text before was new
+                self._unseen[self._index] = []
+            self._index, self._part, self._taken = event.index, event.part, 0
             return self._feed(event.part.content)
         if kind == "part_start" and event.part.part_kind == "thinking" and event.part.id is None:
-            self._thoughts[event.index] = [event]  # the text would end if it was shown before it
-        elif kind in ("part_delta", "part_end") and event.index in self._thoughts:
-            self._thoughts[event.index].append(event)
+            self._unseen[event.index] = [event]  # the text would end if it was shown before it
+        elif kind in ("part_delta", "part_end") and event.index in self._unseen:
+            self._unseen[event.index].append(event)
         elif kind == "part_delta" and event.index == self._index:
             return self._feed(event.delta.content_delta or "")
         elif kind == "part_start" and event.part.part_kind != "thinking":
             self._finish()
             if self._shown is None:
-                for thought in [each for events in self._thoughts.values() for each in events]:
+                for thought in [each for events in self._unseen.values() for each in events]:
                     self._show(thought)
-                self._thoughts.clear()
+                self._unseen = {place: [] for place, each in self._unseen.items() if not each}
             self._show(event)
             return True
         elif kind == "part_end" and event.index == self._index:
@@ -273,7 +275,7 @@ class ContinuedText:
                 text = (self._shown or "") + part.content[self._taken :]
                 if text:
                     shown.append(replace(part, content=text))
-            elif index not in self._thoughts:
+            elif index not in self._unseen:
                 shown.append(part)
         rest = replace(response, parts=shown)
         before, last = messages[:-1], cast("ModelResponse", messages[-1])

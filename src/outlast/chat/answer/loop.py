@@ -112,6 +112,8 @@ class Loop:
                     return
                 self.spending.count(turn.resumed.raw)
                 resumes = self._resume_step(turn.resumed, output)
+                if resumes:
+                    self.spending.count_interrupted(self.window[:-1], turn.resumed.last_step)
                 whole = earlier_steps(turn.resumed.raw, -first)
                 done = whole[first : turn.resumed.steps - resumes]
             before = len(done)  # steps that another attempt has made

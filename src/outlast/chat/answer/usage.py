@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from outlast.chat.message.chunk_json import METADATA_KEY
 from outlast.chat.message.partial import is_ours
+from outlast.core import json
 
 if TYPE_CHECKING:
     from pydantic_ai.usage import RunUsage, UsageLimits
@@ -76,9 +77,23 @@ class Spending:
                 self._add_cost(noted.get("cost"))
         return steps
 
+    def count_interrupted(self, asked: Sequence[Any], said: Sequence[Any]) -> None:
+        """Add an estimate for a request whose usage never arrived: the messages, and what it has said."""
+        if self._limits is None:
+            return
+        from pydantic_ai.usage import RequestUsage
+
+        used = RequestUsage(input_tokens=_estimate(asked), output_tokens=_estimate(said))
+        self.usage.incr(used)
+
     def _add_cost(self, noted: Any) -> None:
         if isinstance(noted, str) and hasattr(self.usage, "cost"):
             try:
                 self.usage.cost = (self.usage.cost or Decimal(0)) + Decimal(noted)
             except InvalidOperation:
                 return
+
+
+def _estimate(parts: Sequence[Any]) -> int:
+    """Return about how many tokens this is: one for four characters."""
+    return len(json.encode(list(parts))) // 4 if parts else 0
