@@ -197,6 +197,6 @@ async def test_agents_whose_turns_would_wait_for_each_other_are_told(world: Worl
     turn = await asker.save_messages("go")
     assert turn.message.text == "It is done."
     (call,) = [part for part in turn.message.parts if part["type"] == "tool-delegate"]
-    assert "waited for by Asker/p" in call["output"]
+    assert "because Asker/p waits" in call["output"]
     assert said(await asker.get_messages()) == ["user: go", "assistant: It is done."]
     assert (await asker.save_messages("again")).status == "completed"

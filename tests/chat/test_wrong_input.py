@@ -70,7 +70,7 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "a submitted function": (
         lambda a: a.submit_messages(lambda _: "Hi"),
         TypeError,
-        "not a function",
+        "must not be a function",
     ),
     "an empty submission": (lambda a: a.submit_messages([]), ValueError, "empty"),
     "a message id that is no text": (
@@ -79,12 +79,12 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
         "message_id must be a str",
     ),
     "a mode": (lambda a: a.run_turn("Hi", mode="later"), ValueError, "wait, submit or stream"),
-    "no input": (lambda a: a.run_turn(), ValueError, "no messages"),
+    "no input": (lambda a: a.run_turn(), ValueError, "messages must be given"),
     "both": (lambda a: a.run_turn("Hi", continuation=True), ValueError, "takes no messages"),
     "a continuation for later": (
         lambda a: a.run_turn(mode="submit", continuation=True),
         ValueError,
-        "waited for",
+        "requires mode='wait'",
     ),
     "a stream without a callback": (
         lambda a: a.run_turn("Hi", mode="stream"),

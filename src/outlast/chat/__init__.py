@@ -5,33 +5,31 @@ A message travels through the packages in this order, and each imports only thos
     message → seam → types → inbox → transcript → stream → model → context → tools → turn → answer → run
     → recovery
 
-* `message`: UI messages and chunks as values. Pure: what may be handed in, how chunks become a message, how
-  a damaged message is repaired.
-* `seam`: how a continued answer joins what was stored of it. Pure.
-* `types`: what users set and what hooks are given: `TurnConfig`, contexts, recovery options, events.
-* `inbox`: every request in order, accepted durably before its caller hears of it.
+* `message`: UI messages and chunks as values. Pure: validation, reducing chunks to a message, repair.
+* `seam`: how a continued answer is joined to its stored text. Pure.
+* `types`: settings, and the arguments of hooks: `TurnConfig`, contexts, recovery options, events.
+* `inbox`: every request in order, accepted durably before its caller gets a reply.
 * `transcript`: the tree of messages, of which one path is the conversation.
-* `stream`: the chunks of a turn, durable before anybody sees them.
-* `model`: the one place that talks to models, through Pydantic AI.
-* `context`: what a model is shown of a conversation: history, window, compaction, prompt.
+* `stream`: the chunks of a turn, durable before any client sees them.
+* `model`: the only package that calls models, through Pydantic AI.
+* `context`: what a model sees of a conversation: history, window, compaction, prompt.
 * `tools`: declared, offered, and recorded in the ledger before and after each call.
-* `turn`: one turn: its facts, how it begins (`claim`), how it ends (`settle`), what others see of it
-  (`state`).
+* `turn`: one turn: its facts, its beginning (`claim`), its end (`settle`), its state for others (`state`).
 * `answer`: one attempt at an answer: prepare, ask the model, run its tools, ask again.
-* `run`: the runner, which takes one turn after another; stopping; what follows a turn's end.
-* `recovery`: a turn whose process is gone: find out, decide, continue or end it.
+* `run`: the runner, which runs one turn after another; stopping; work after a turn's end.
+* `recovery`: a turn whose process is gone: gather the facts, decide, continue or end it.
 
-On top stand `think` (the class that users subclass), `hooks` (what they override), `admission` (every way
-to start a turn) and `gateway` (what a server asks).
+On top are `think` (the class that users subclass), `hooks` (what they override), `admission` (the entry
+points) and `gateway` (the interface for servers).
 
 **Parts.** A chat agent is a list of parts (`outlast.agent.part`), in `think`. Durable moments (accepted,
 claimed, settled, cleared, expired) are loops over them: each part adds its writes and its effects to one
 commit.
 
-**The commits of a turn.** *Accept*: the entry, with its dedupe key. *Claim*: the entry runs, and its
-messages stand in the transcript. *Append*: chunks, one row a flush. *Intent* and *outcome* of each tool
-call. *Settle*: the answer, the outcome, the last chunks and what parts add. Nobody is shown anything before
-its commit is durable.
+**The commits of a turn.** *Accept*: the entry, with its idempotency key. *Claim*: the entry runs, and its
+messages are in the transcript. *Append*: chunks, one row per flush. *Intent* and *outcome* of each tool call.
+*Settle*: the answer, the outcome, the last chunks and additions of parts. Clients see nothing before its
+commit is durable.
 
 This package may import `core`, `store`, `host` and `agent`.
 """

@@ -1,4 +1,4 @@
-"""The ways to ask an agent. They all append an entry to the inbox, and differ in who waits for what."""
+"""The entry points of a chat agent. All add an entry to the inbox; they differ in what they wait for."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ STOPPED = "its caller stopped it"
 MAX_LISTED = 100
 MAX_DELETED = 500
 ENDED: tuple[SubmissionStatus, ...] = ("completed", "error", "aborted", "skipped", "interrupted")
+_STATUSES: tuple[SubmissionStatus, ...] = ("pending", "running", *ENDED)
 
 
 class StreamCallback(Protocol):
-    """What `chat` tells as the answer comes. Each method may be async; all but `on_event` may be missing.
+    """The methods that `chat` calls as the answer arrives. Each may be async; only `on_event` is required.
 
-    The last call says how the turn ended: `on_done` for a completed one and no other, `on_error`,
-    `on_interrupted`, or `on_aborted` with the reason for one that was stopped or skipped. A callback without
-    `on_aborted` gets that as `on_error`.
+    The last call says how the turn ended: `on_done` for a completed turn only, `on_error`, `on_interrupted`,
+    or `on_aborted` with the reason for a turn that was stopped or skipped. Without `on_aborted`, `on_error`
+    is called instead.
     """
 
     def on_start(self, event: dict[str, str]) -> Any: ...
@@ -62,7 +63,7 @@ class StreamCallback(Protocol):
 
 
 class Admission(ChatPart):
-    """Every entry point of one agent."""
+    """The entry points of one agent."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -71,16 +72,16 @@ class Admission(ChatPart):
         self._streams = parts[Streams]
         self._state = parts[TurnState]
 
-    # --- asking ----------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     def messages(self, given: Any) -> list[dict[str, Any]]:
-        """What was handed in, as messages."""
+        """Convert input to messages; raise if it is invalid."""
         return to_messages(given, self.activation.ids)
 
     def message_request(
         self, origin: str, given: Any, key: str | None, options: dict[str, Any]
     ) -> Request:
-        """A request for an answer to messages, or to what a function makes of the conversation then."""
+        """Return a request with messages, or with a function that creates them when the turn begins."""
         if not callable(given):
             return Request("message", origin, self.messages(given), key=key, options=options)
         marked = {**options, COMPOSED: True}
@@ -89,14 +90,14 @@ class Admission(ChatPart):
     def options(
         self, body: Mapping[str, Any] | None, client_tools: Sequence[Any] | None = None
     ) -> dict[str, Any]:
-        """What comes along with a request."""
+        """Return the options of a request."""
         options: dict[str, Any] = {"body": dict(body or {})}
         if client_tools is not None:
             options["client_tools"] = checked_schemas(client_tools)
         return options
 
     async def last_body(self) -> Mapping[str, Any]:
-        """The body that came along with the request for the last answer."""
+        """Return the body of the request for the last answer."""
         path = self._transcript.path
         made_by = await self._transcript.turn_of(path[-1]["id"]) if path else None
         entry = None if made_by is None else await self._inbox.get(made_by)
@@ -121,7 +122,7 @@ class Admission(ChatPart):
             forget()
 
     def _linked(self, entry: EntryRow, signal: Abort | None) -> Callable[[], None]:
-        """Setting the caller's signal cancels the turn."""
+        """Cancel the turn when the caller's signal is set."""
         if signal is None:
             return lambda: None
 
@@ -138,10 +139,10 @@ class Admission(ChatPart):
     async def message(
         self, request: Request, concurrency: Concurrency
     ) -> tuple[EntryRow | None, bool]:
-        """Accept a message of a user, as `message_concurrency` says. None: it was dropped."""
+        """Accept a user's message according to `message_concurrency`. None if it was dropped."""
         policy = policy_of(concurrency)
         if policy == "drop":
-            if self._inbox.is_busy:  # unless it is what is being answered
+            if self._inbox.is_busy:  # unless it is the request being answered
                 return await self._inbox.existing(request.id, request.key), False
             policy = "queue"
         return await self._inbox.accept(replace(request, policy=policy))
@@ -154,35 +155,35 @@ class Admission(ChatPart):
         tools: Sequence[Any] = (),
         executor: Executor | None = None,
     ) -> None:
-        """Accept a request, and tell the callback everything, from the first chunk to the end.
+        """Accept a request, and pass every chunk to the callback, from the first to the end.
 
-        With an executor, the client's tools are run by it, in this turn and never after a restart.
+        An executor runs the client's tools in this turn, but not after a restart.
         """
         self._no_block("chat")
         with self._waiting("followed"):
             entry, _ = await self._accept_with(_with(signal, request), tools, executor)
-            await _told(callback, "on_start", {"request_id": entry.id})
+            await _notify(callback, "on_start", {"request_id": entry.id})
             stream = await self.stream(entry)
             forget = self._linked(entry, signal)
             try:
                 async for _, chunk in stream.read(leaves=True):
-                    await _told(callback, "on_event", chunk)
+                    await _notify(callback, "on_event", chunk)
             finally:
                 forget()
         end = stream.end
         if end is None or end.status == "interrupted":
-            await _told(callback, "on_interrupted")
+            await _notify(callback, "on_interrupted")
         elif end.status == "error":
-            await _told(callback, "on_error", end.error or "")
+            await _notify(callback, "on_error", end.error or "")
         elif end.status == "completed":
-            await _told(callback, "on_done")
+            await _notify(callback, "on_done")
         else:
             reason = end.error or "there was nothing to answer"
             if hasattr(callback, "on_aborted"):
-                await _told(callback, "on_aborted", reason)
+                await _notify(callback, "on_aborted", reason)
             else:
                 what = "stopped" if end.status == "aborted" else "skipped"
-                await _told(callback, "on_error", f"The turn was {what}: {reason}")
+                await _notify(callback, "on_error", f"The turn was {what}: {reason}")
 
     async def _accept_with(
         self, request: Request, tools: Sequence[Any], executor: Executor | None
@@ -197,15 +198,15 @@ class Admission(ChatPart):
     async def _accept(
         self, request: Request, *kept: tuple[dict[str, Any], Any]
     ) -> tuple[EntryRow, bool]:
-        """Accept a request. What its turn needs besides what is stored lives in memory: `kept`."""
+        """Accept a request, and keep values in memory that its turn needs: `kept`."""
         if request.compose is not None:
             kept = (*kept, (self.parts[Runner].composing, request.compose))
         if not kept:
             return await self._inbox.accept(request)
-        made: list[str] = []
+        new: list[str] = []
 
         def remember(entry: EntryRow) -> None:
-            made.append(entry.id)
+            new.append(entry.id)
             for where, value in kept:
                 where[entry.id] = value
 
@@ -213,13 +214,13 @@ class Admission(ChatPart):
         try:
             entry, accepted = await self._inbox.accept(request, remember)
         finally:
-            if not accepted and made and self._inbox.find_open(made[0]) is None:
+            if not accepted and new and self._inbox.find_open(new[0]) is None:
                 for where, _ in kept:
-                    where.pop(made[0], None)
+                    where.pop(new[0], None)
         return entry, accepted
 
     async def follow(self, request: Request) -> AsyncIterator[list[dict[str, Any]]]:
-        """Accept a request, and give its chunks: each time all that there are. Raises if it fails."""
+        """Accept a request, and yield its chunks, all available ones at a time. Raises if the turn fails."""
         self._no_block("chat")
         with self._waiting("followed"):
             entry, _ = await self._accept(request)
@@ -230,7 +231,7 @@ class Admission(ChatPart):
                 last = decoded[-1]
                 yield decoded
         end = stream.end
-        if end is None:  # it did not end here: the agent did
+        if end is None:  # the activation ended, not the turn
             raise again(self.activation.ended or HostStopped(f"{self.address} is over"))
         if end.status in ("error", "interrupted"):
             text = end.error or "An error occurred."
@@ -239,10 +240,10 @@ class Admission(ChatPart):
             raise TurnFailed(text)
 
     async def resume(self, id: str, after: int) -> AsyncIterator[tuple[int, dict[str, Any]]]:
-        """The chunks of a request from a place on, with their places: what is stored, then what comes."""
+        """Yield the chunks of a request from a seq on, with their seqs: first stored ones, then new ones."""
         entry = await self._inbox.get(id)
         if entry is None:
-            raise LookupError(f"{self.address} knows no request {id!r}")
+            raise LookupError(f"{self.address} has no request {id!r}")
         stream = await self.stream(entry)
         async for seq, chunk in stream.read(after):
             yield seq, json.decode(chunk)
@@ -250,7 +251,7 @@ class Admission(ChatPart):
             raise again(self.activation.ended or HostStopped(f"{self.address} is over"))
 
     async def stable(self, timeout: float | None) -> bool:
-        """Wait until nothing is under way and nothing is open. False: it took too long."""
+        """Wait until no turn runs or waits, and no call is pending. False on timeout."""
         with self._waiting("waited for"):
             try:
                 async with asyncio.timeout(timeout):
@@ -260,7 +261,7 @@ class Admission(ChatPart):
         return True
 
     async def stream(self, entry: EntryRow) -> Stream:
-        """The stream of an entry, live or as it is stored."""
+        """Return the stream of an entry, live or stored."""
         if entry.ended_at is None:
             current = self._inbox.current(entry)
             if current is not None:
@@ -270,11 +271,11 @@ class Admission(ChatPart):
 
     @contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
-        """Whoever waits for a turn of this agent must not be what that turn has to wait for."""
+        """Raise if waiting for a turn of this agent would deadlock."""
         if composing_for.get() == self.address:
             raise InsideTurn(
-                f"a turn of {self.address} cannot be {what} by the function that makes the messages of one,"
-                " which has to return first; use submit_messages(), which does not wait"
+                f"a turn of {self.address} cannot be {what} by the function that creates the messages of a"
+                " turn, which must return first; use submit_messages(), which does not wait"
             )
         turn = current_turn.get()
         if turn is None or not turn.is_running:
@@ -282,13 +283,13 @@ class Admission(ChatPart):
             return
         if turn.agent == self.address:
             raise InsideTurn(
-                f"a turn of {self.address} cannot be {what} from inside one of its turns, which has"
-                f" to end first; use submit_messages(), which does not wait"
+                f"a turn of {self.address} cannot be {what} from inside one of its turns, which must"
+                f" end first; use submit_messages(), which does not wait"
             )
         if self._state.waits_for(turn):
             raise InsideTurn(
-                f"a turn of {self.address} cannot be {what} from inside a turn of {turn.agent}: that"
-                f" one is itself waited for by {self.address}; use submit_messages(), which does not wait"
+                f"a turn of {self.address} cannot be {what} from inside a turn of {turn.agent}, because"
+                f" {self.address} waits for that turn; use submit_messages(), which does not wait"
             )
         turn.waits_for.append(self._state)
         try:
@@ -299,7 +300,7 @@ class Admission(ChatPart):
     # --- messages without a turn -----------------------------------------------------------------
 
     async def add(self, given: Any) -> list[Message]:
-        """Store messages at the end of the conversation. Those that are stored already stay as they are."""
+        """Append messages to the conversation. Messages that are stored already are not changed."""
         self._no_block("add_messages")
         if callable(given):
             given = await call_hook(given, [Message(message) for message in self._transcript.path])
@@ -311,33 +312,33 @@ class Admission(ChatPart):
             if not new or (key and await self._inbox.existing(None, key)):
                 return []
             commit = self.commits.new()
-            if key is not None:  # so that it is known when the work around it runs again
+            if key is not None:  # recognised if the surrounding durable work runs again
                 self._inbox.write_ended(commit, self._inbox.entry(Request("add", "add", key=key)))
             self._apply(commit, self._transcript.appending(new))
             await commit.stored()
         return [Message(message) for message in new]
 
     async def update(self, message: Any) -> bool:
-        """Store a message in place of the one with its id. False: there is none."""
+        """Replace the stored message with this id. False if it does not exist."""
         self._no_block("update_message")
         if not isinstance(message, Message | dict) or not (
             message.id if isinstance(message, Message) else message.get("id")
         ):
-            raise ValueError("a message that replaces another one has its id")
+            raise ValueError("a message that replaces another must have its id")
         (given,) = self.messages(message.raw if isinstance(message, Message) else message)
         async with self._transcript.changing:
             stored = await self._transcript.get(given["id"])
             if stored is None:
                 return False
             if stored.get("role") != given["role"]:
-                raise ValueError(f"the message {given['id']!r} is one of the {stored.get('role')}")
+                raise ValueError(f"the role of {given['id']!r} must stay {stored.get('role')!r}")
             commit = self.commits.new()
             self._apply(commit, self._transcript.replacing(given), given)
             await commit.stored()
         return True
 
     async def select(self, id: str) -> bool:
-        """Go on with the branch of this message: with the newest message below it."""
+        """Switch to the branch of this message: to the newest message below it."""
         self._no_block("select_branch")
         async with self._transcript.changing:
             leaf = await self._transcript.newest_below(id)
@@ -351,7 +352,7 @@ class Admission(ChatPart):
         return True
 
     def _apply(self, commit: Commit, change: Change, message: dict[str, Any] | None = None) -> None:
-        """Change the conversation without a turn; `message`: only this one is different."""
+        """Change the conversation without a turn; `message` is set if only that one changed."""
         self._transcript.apply(commit, change)
         shown = self._state.shown_messages
         notice = TranscriptChanged(shown) if message is None else MessageUpdated(message)
@@ -361,7 +362,7 @@ class Admission(ChatPart):
     def _no_block(self, what: str) -> None:
         if self.commits.current() is not None:
             raise RuntimeError(
-                f"{what}() cannot be part of a commit() block; call it after the block"
+                f"{what}() must not be called inside a commit() block; call it after the block"
             )
 
     # --- submissions -----------------------------------------------------------------------------
@@ -393,7 +394,7 @@ class Admission(ChatPart):
         completed_before: datetime | None,
         limit: int,
     ) -> int:
-        """Delete submissions that have ended, whatever else was asked for."""
+        """Delete submissions that have ended; other statuses are ignored."""
         _check_limit(limit, MAX_DELETED)
         wanted = ENDED if status is None else _statuses(status)
         outcomes = [each for each in wanted if each in ENDED]
@@ -402,7 +403,7 @@ class Admission(ChatPart):
         arguments: list[Argument] = [self.address, *outcomes]
         if completed_before is not None:
             if completed_before.tzinfo is None:
-                raise ValueError("completed_before needs a time zone: datetime.now(UTC), say")
+                raise ValueError("completed_before must have a time zone; use datetime.now(UTC)")
             arguments.append(int(completed_before.timestamp() * 1000))
         statement = rows.deletion(len(outcomes), completed_before is not None)
         touched = await self.commits.write([(statement, (*arguments, limit))])
@@ -430,7 +431,7 @@ def _metadata(entry: EntryRow) -> Any:
     try:
         return None if entry.metadata is None else json.decode(entry.metadata)
     except ValueError as error:
-        logger.error("the metadata of the request %s cannot be read: %s", entry.id, error)
+        logger.error("cannot read the metadata of the request %s: %s", entry.id, error)
         return None
 
 
@@ -440,13 +441,13 @@ def check_text(what: str, value: str | None) -> None:
 
 
 def _with(signal: Abort | None, request: Request) -> Request:
-    """The request, cancelled from the start if the signal of its caller is set already."""
+    """Return the request, already cancelled if the caller's signal is set."""
     if signal is None or not signal.is_set:
         return request
     return replace(request, cancelled=storable(signal.reason or STOPPED))
 
 
-async def _told(callback: StreamCallback, name: str, *arguments: Any) -> None:
+async def _notify(callback: StreamCallback, name: str, *arguments: Any) -> None:
     method = getattr(callback, name, None)
     if method is not None:
         await call_hook(method, *arguments)
@@ -459,11 +460,11 @@ def _statuses(
         return ()
     wanted = (status,) if isinstance(status, str) else tuple(status)
     for each in wanted:
-        if each not in ("pending", "running", *ENDED):
-            raise ValueError(f"no submission is ever {each!r}")
+        if each not in _STATUSES:
+            raise ValueError(f"status must be one of {', '.join(_STATUSES)}, got {each!r}")
     return wanted
 
 
 def _check_limit(limit: int, most: int) -> None:
     if not 1 <= limit <= most:
-        raise ValueError(f"limit is between 1 and {most}, not {limit}")
+        raise ValueError(f"limit must be from 1 to {most}, got {limit}")

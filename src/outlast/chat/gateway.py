@@ -1,4 +1,4 @@
-"""What a server asks of a chat agent: what its clients see, what is going on, and what they want."""
+"""The interface of servers to a chat agent: what clients see, and their requests."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from outlast.chat.types.contexts import ChatErrorContext, ChatErrorStage
 
 
 class Situation(NamedTuple):
-    """What a client that comes now has missed."""
+    """The state of an agent, for a client that joins now."""
 
-    started: Started | None  # the turn that runs
-    waiting: list[str]  # requests that are accepted and have not started
+    started: Started | None  # the running turn
+    waiting: list[str]  # accepted requests whose turns have not begun
     failed: str | None  # the last request, if it failed
     recovering: bool
 
 
 class StoredTurn(NamedTuple):
-    """A turn that has ended, as far as it is kept."""
+    """An ended turn, with the chunks that are still kept."""
 
     chunks: list[str]
     end: TurnEnd
@@ -56,15 +56,15 @@ class ChatGateway(ChatPart):
         self._admission = parts[Admission]
 
     def messages(self) -> Shown:
-        """What clients see: the stored path, and what was accepted and is not part of it yet."""
+        """Return what clients see: the stored path, and accepted messages that are not part of it yet."""
         return self._state.shown_messages()
 
     async def earlier(self, id: str, most: int, count: int) -> Shown | None:
-        """The messages before one, as many as fit; None: there is no such message."""
+        """Return the messages before one, as many as fit; None if that message does not exist."""
         return await self._transcript.before(id, most, count)
 
     async def content(self, message_id: str, key: str) -> Mapping[str, Any] | None:
-        """The part of a message that holds a large value; None: there is none."""
+        """Return the part of a message that contains a large value, or None."""
         live = self._state.live
         if live is not None and live.message_id == message_id:
             message: Mapping[str, Any] | None = live.builder.message()
@@ -74,17 +74,17 @@ class ChatGateway(ChatPart):
 
     @property
     def is_used(self) -> bool:
-        """Whether anything was ever asked."""
+        """Whether the agent ever accepted a request."""
         return self._inbox.last_seq > 0
 
     async def forks(self) -> dict[str, list[str]]:
-        """Which messages that are shown have others in their place: their ids, in order."""
+        """Return the shown messages that have siblings, each with the siblings' ids in order."""
         return await self._transcript.forks()
 
     def situation(self) -> Situation:
         started = self._state.started()
         running = None if started is None else started.request_id
-        # One that ran in another life waits, too: for what becomes of it.
+        # A turn that was interrupted in another process waits, too: for recovery.
         left = [each for each in self._inbox.open if each.id != running]
         waiting = [each.id for each in left if each.cancelled is None or each.state == "running"]
         is_failed = not waiting and bool(self._transcript.path)  # not after a clear
@@ -92,7 +92,7 @@ class ChatGateway(ChatPart):
         return Situation(started, waiting, failed, self._state.recovering is not None)
 
     async def stored(self, id: str) -> StoredTurn | None:
-        """A request that has ended; None: it is not known, or has not."""
+        """Return an ended request; None if it is unknown or has not ended."""
         entry = await self._inbox.get(id)
         if entry is None or entry.ended_at is None:
             return None
@@ -105,34 +105,34 @@ class ChatGateway(ChatPart):
 
     @property
     def waiting(self) -> int:
-        """How many requests have not ended."""
+        """The number of open requests."""
         return len(self._inbox.open)
 
     @property
     def last_seq(self) -> int:
-        """The place of the request that was accepted last."""
+        """The seq of the last accepted request."""
         return self._inbox.last_seq
 
     def is_open(self, id: str) -> bool:
-        """Whether a request is known and has not ended."""
+        """Return whether a request is open."""
         return self._inbox.find_open(id) is not None
 
     async def entry(self, id: str) -> EntryRow | None:
-        """A request, whether it has ended or not."""
+        """Return a request, open or ended, or None."""
         return await self._inbox.get(id)
 
     def continuations(self, after: int = 0) -> list[EntryRow]:
-        """The turns that continue by themselves and have not ended, of those accepted after a place."""
+        """Return the open automatic continuations that were accepted after a seq."""
         return [each for each in self._inbox.open if each.origin == AUTO and each.seq > after]
 
     async def stream(self, entry: EntryRow) -> Stream:
-        """The stream of a request, live or as it is stored."""
+        """Return the stream of a request, live or stored."""
         return await self._admission.stream(entry)
 
     def _options(
         self, body: Mapping[str, Any] | None, client_tools: Sequence[Any] | None, principal: Any
     ) -> dict[str, Any]:
-        """What comes along with a request, and who has made it."""
+        """Return the options of a request, with its principal."""
         options = self._admission.options(body, client_tools)
         if principal is not None and principal is not True:
             options["principal"] = principal
@@ -147,11 +147,11 @@ class ChatGateway(ChatPart):
         body: Mapping[str, Any] | None = None,
         principal: Any = None,
     ) -> Submission:
-        """Accept what is to be answered later."""
+        """Accept a submission."""
         check_text("Idempotency-Key", key)
         given = to_messages(messages, self.activation.ids)
         if not given:
-            raise ValueError("there is nothing to submit: the list of messages is empty")
+            raise ValueError("messages must not be empty")
         options = self._options(body, None, principal)
         request = Request(
             "message", "submission", given, key=key, options=options, metadata=metadata
@@ -170,7 +170,7 @@ class ChatGateway(ChatPart):
         concurrency: Concurrency,
         principal: Any = None,
     ) -> tuple[EntryRow | None, bool]:
-        """Accept what a client asks. None: it was dropped."""
+        """Accept a client's request. None if it was dropped."""
         options = self._options(body, client_tools, principal)
         if regenerates is not None and (not messages or await self._is_known(regenerates)):
             target = regenerates or None
@@ -179,7 +179,7 @@ class ChatGateway(ChatPart):
         stored = {each["id"]: each for each in self._transcript.path}
         messages = [restored(message, stored.get) for message in messages]
         given = to_messages(messages, self.activation.ids)
-        if given and self._is_edit(given[-1]):  # another text under the same id: answer it anew
+        if given and self._is_edit(given[-1]):  # an edited message: answer it again
             edited = given[-1:]
             target = edited[0]["id"]
             request = Request("regenerate", "chat", edited, id=id, target=target, options=options)
@@ -195,13 +195,13 @@ class ChatGateway(ChatPart):
         *,
         default: str | None = None,
     ) -> str:
-        """Report a request that is not accepted. Returns the text for its client."""
+        """Report a request that was not accepted. Returns the message for its client."""
         context = ChatErrorContext(id, stage, messages_persisted=False)
         found = await reported(self.parts, failure, context, default=default)
         return found.shown
 
     async def _is_known(self, id: str) -> bool:
-        """Whether a message is stored, or brought by a request that waits."""
+        """Return whether a message is stored, or part of a waiting request."""
         waiting = (self._state.message_ids(entry) for entry in self._inbox.open)
         return any(id in ids for ids in waiting) or bool(await self._transcript.stored_ids([id]))
 
@@ -214,10 +214,10 @@ class ChatGateway(ChatPart):
 
 
 def chat_of(agent: Any) -> ChatGateway:
-    """The gateway of a chat agent."""
+    """Return the gateway of a chat agent."""
     return parts_of(agent)[ChatGateway]
 
 
 def is_chat(agent: Any) -> bool:
-    """Whether an agent is a chat agent."""
+    """Return whether an agent is a chat agent."""
     return parts_of(agent).get(ChatGateway) is not None

@@ -1,4 +1,4 @@
-"""The chat agent that users subclass. Thin: each method leads into the part that owns the matter."""
+"""The chat agent that users subclass. Each method delegates to the part that implements it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ logger = logging.getLogger("outlast.chat")
 
 
 class Think(Overridable):
-    """A chat agent: name a model, and every answer outlasts the process that gives it.
+    """A chat agent: name a model, and every answer outlasts its process.
 
     ```python
     from outlast import Host, Think, tool
@@ -117,7 +117,7 @@ class Think(Overridable):
     }
 
     def _attach(self, activation: Activation) -> None:
-        policy_of(self.message_concurrency)  # a misspelt one is told now
+        policy_of(self.message_concurrency)  # raises if it is misspelt
         recovery_of(self.chat_recovery)
         check_max_steps(self.max_steps)
         if self.chat_stream_stall_timeout is not None:
@@ -140,36 +140,36 @@ class Think(Overridable):
         return [Message(message) for message in self._parts[Transcript].with_failing_answer()]
 
     async def get_messages(self) -> list[Message]:
-        """The same, for callers that have a stub."""
+        """Return `messages`, for callers that have a stub."""
         return self.messages
 
     async def get_message(self, id: str) -> Message | None:
-        """A message, on whatever branch."""
+        """Return a message on any branch, or None."""
         found = await self._parts[Transcript].get(id)
         return None if found is None else Message(found)
 
     async def get_branches(self, message_id: str) -> list[Message]:
-        """The message and those that were tried in its place, in the order they were made."""
+        """Return the message and its alternatives, in order of creation."""
         return [Message(message) for message in await self._parts[Transcript].branches(message_id)]
 
     async def select_branch(self, message_id: str) -> bool:
-        """Go on with another branch: with the newest message below this one. False: there is none."""
+        """Switch to another branch: to the newest message below this one. False if it does not exist."""
         return await self._parts[Admission].select(message_id)
 
     async def add_messages(self, messages: Any) -> list[Message]:
-        """Store messages at the end of the conversation, without a turn. Returns those that were new."""
+        """Append messages to the conversation, without a turn. Returns the new ones."""
         return await self._parts[Admission].add(messages)
 
     async def update_message(self, message: Any) -> bool:
-        """Store a message in place of the one with its id. False: there is none."""
+        """Replace the stored message with this id. False if it does not exist."""
         return await self._parts[Admission].update(message)
 
     async def clear_messages(self) -> None:
-        """Delete the conversation, with all branches; what was asked before this gets no answer."""
+        """Delete the conversation with all branches; requests accepted so far get no answer."""
         await self._parts[Stop].clear()
 
     async def reset_turns(self, reason: str = "the turns were reset") -> None:
-        """Stop the running turn and give up what waits; the conversation stays."""
+        """Stop the running turn and skip waiting requests; the conversation is kept."""
         await self._parts[Stop].reset(reason)
 
     # --- turns -----------------------------------------------------------------------------------
@@ -183,15 +183,15 @@ class Think(Overridable):
         client_tools: Sequence[Any] | None = None,
         signal: Abort | None = None,
     ) -> TurnResult:
-        """Say something, and wait for the answer.
+        """Send messages, and wait for the answer.
 
-        `messages` is a text, a message, a list of them, or a function of the conversation that returns
-        one of these and may be async. A function is called when its turn begins, so that it sees every
-        answer before; it lives in memory, and if the process dies before that the turn ends with an error.
-        With an `idempotency_key` a second call joins the first, also after a restart.
-        Cancelling whoever waits does not cancel the turn; setting `signal` does, and `cancel_chat`.
-        `client_tools` are the schemas of tools that the client runs; once a model has answered with
-        them, the next requests have them too.
+        `messages` is a str, a message, a list of them, or a function of the conversation that returns one of
+        these and may be async. A function is called when its turn begins, so that it sees all earlier
+        answers; it is kept in memory, so if the process ends before, the turn ends with an error.
+        With an `idempotency_key`, a second call joins the first, even after a restart.
+        Cancelling the waiting task does not cancel the turn; setting `signal`, or `cancel_chat`, does.
+        `client_tools` are the schemas of tools that the client runs; once a model has answered with them,
+        they apply to later requests, too.
         """
         check_text("idempotency_key", idempotency_key)
         options = self._parts[Admission].options(body, client_tools)
@@ -209,14 +209,14 @@ class Think(Overridable):
         executor: Executor | None = None,
         signal: Abort | None = None,
     ) -> None:
-        """Say something, and have the answer told to a callback as it comes.
+        """Send a message, and pass the answer to a callback as it arrives.
 
-        `callback.on_start({"request_id": …})`, then `on_event(chunk)` with the JSON text of each chunk, then
+        Calls `callback.on_start({"request_id": …})`, then `on_event(chunk)` with the JSON of each chunk, then
         one of `on_done()` (completed), `on_error(text)`, `on_aborted(reason)` (stopped or skipped; `on_error`
         if the callback has no such method) and `on_interrupted()`.
 
-        With an `executor`, a function of the `ToolCall` that may be async, the client's tools are run by it
-        in this turn; they are not remembered, and nobody waits for them after a restart.
+        An `executor`, a function of the `ToolCall` that may be async, runs the client's tools in this turn;
+        they do not apply to later requests, and are not waited for after a restart.
         """
         check_text("idempotency_key", idempotency_key)
         kept = None if executor is not None else client_tools
@@ -232,10 +232,11 @@ class Think(Overridable):
         body: Mapping[str, Any] | None = None,
         client_tools: Sequence[Any] | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Say something, and iterate over the chunks of the answer.
+        """Send a message, and iterate over the chunks of the answer.
 
-        An answer that fails ends with a chunk of the type `error`, and then raises `TurnFailed`: nobody takes
-        half an answer for a whole one. One that is stopped ends with `abort`, and raises nothing.
+        An answer that fails ends with a chunk of the type `error`, and then raises `TurnFailed`, so that a
+        partial answer is not mistaken for a complete one. A stopped answer ends with `abort`, and does not
+        raise.
         """
         check_text("idempotency_key", idempotency_key)
         options = self._parts[Admission].options(body, client_tools)
@@ -247,10 +248,10 @@ class Think(Overridable):
     async def resume_stream(
         self, request_id: str, after: int = 0
     ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
-        """The chunks of a request from a place on, each with its place: what is stored, then what comes.
+        """Iterate over the chunks of a request from a seq on, with their seqs: stored ones, then new ones.
 
-        A stream is kept until ten minutes after its turn has ended. It is told as it was: an answer that
-        failed ends with a chunk of the type `error`, and nothing is raised.
+        A stream is kept until ten minutes after its turn has ended. It is replayed unchanged: an answer that
+        failed ends with a chunk of the type `error`, and does not raise.
         """
         async for numbered in self._parts[Admission].resume(request_id, after):
             yield numbered
@@ -265,17 +266,17 @@ class Think(Overridable):
         body: Mapping[str, Any] | None = None,
         client_tools: Sequence[Any] | None = None,
     ) -> Submission:
-        """Have something answered later: it is durable when this returns, and survives everything.
+        """Submit messages to be answered later. They are durable when this returns.
 
-        A second submission with the same id or key is the first one (`accepted` is False then).
+        A second submission with the same id or key returns the first (`accepted` is False).
         """
         check_text("submission_id", submission_id)
         check_text("idempotency_key", idempotency_key)
         if callable(messages):
-            raise TypeError("submit_messages takes messages, not a function: they are stored now")
+            raise TypeError("messages must not be a function, because they are stored now")
         given = self._parts[Admission].messages(messages)
         if not given:
-            raise ValueError("there is nothing to submit: the list of messages is empty")
+            raise ValueError("messages must not be empty")
         entry, accepted = await self._parts[Admission].submit(
             Request(
                 "message",
@@ -290,7 +291,7 @@ class Think(Overridable):
         return submission(entry, accepted=accepted)
 
     async def inspect_submission(self, id: str) -> Submission | None:
-        """A submission as it stands, or None."""
+        """Return a stored submission, or None."""
         return await self._parts[Admission].inspect(id)
 
     async def list_submissions(
@@ -299,11 +300,11 @@ class Think(Overridable):
         status: SubmissionStatus | Iterable[SubmissionStatus] | None = None,
         limit: int = 50,
     ) -> list[Submission]:
-        """Submissions, newest first; at most 100."""
+        """Return submissions, newest first; `limit` is at most 100."""
         return await self._parts[Admission].list(status, limit)
 
     async def cancel_submission(self, id: str, reason: str = "cancelled") -> bool:
-        """Cancel a submission. False: there is none, or it has ended."""
+        """Cancel a submission. False if it does not exist or has ended."""
         return await self._parts[Stop].cancel(id, reason)
 
     async def delete_submissions(
@@ -323,10 +324,10 @@ class Think(Overridable):
         body: Mapping[str, Any] | None = None,
         signal: Abort | None = None,
     ) -> TurnResult:
-        """Let the model go on with its last answer, as part of the same message.
+        """Let the model continue its last answer, in the same message.
 
-        The `body` is that of the answer's own turn, unless another one is given. The status is `skipped`
-        when the last message is not an answer.
+        The default `body` is that of the answer's own turn. The status is `skipped` if the last message is
+        not an answer.
         """
         check_text("idempotency_key", idempotency_key)
         admission = self._parts[Admission]
@@ -342,7 +343,7 @@ class Think(Overridable):
         body: Mapping[str, Any] | None = None,
         signal: Abort | None = None,
     ) -> TurnResult:
-        """Have another answer in place of this one (None: the last). The old one stays, as a branch."""
+        """Generate another answer in place of this one (None: the last). The old one is kept as a branch."""
         check_text("message_id", message_id)
         check_text("idempotency_key", idempotency_key)
         options = self._parts[Admission].options(body)
@@ -380,20 +381,20 @@ class Think(Overridable):
         callback: StreamCallback | None = None,
         **options: Any,
     ) -> Any:
-        """One door for all: `wait` for the answer, `submit` for later, or `stream` to a callback.
+        """The general entry point: `wait` for the answer, `submit` for later, or `stream` to a callback.
 
         The options are those of `save_messages`, `submit_messages` and `chat`.
         """
         if mode not in ("wait", "submit", "stream"):
-            raise ValueError(f"mode is wait, submit or stream, not {mode!r}")
+            raise ValueError(f"mode must be wait, submit or stream, got {mode!r}")
         if continuation and (mode != "wait" or messages is not None):
-            raise ValueError("a continuation takes no messages, and is waited for")
+            raise ValueError("continuation=True takes no messages, and requires mode='wait'")
         if (callback is not None) != (mode == "stream"):
-            raise ValueError("a callback is needed for mode='stream', and only there")
+            raise ValueError("mode='stream' requires a callback, and other modes take none")
         if continuation:
             return await self.continue_last_turn(**options)
         if messages is None:
-            raise ValueError("there are no messages to answer")
+            raise ValueError("messages must be given, unless continuation=True")
         if mode == "submit":
             return await self.submit_messages(messages, **options)
         if mode == "stream":
@@ -401,7 +402,7 @@ class Think(Overridable):
             return await self.chat(messages, callback, **options)
         return await self.save_messages(messages, **options)
 
-    # --- what a turn has left open ---------------------------------------------------------------
+    # --- pending calls ---------------------------------------------------------------------------
 
     async def add_tool_output(
         self,
@@ -412,10 +413,10 @@ class Think(Overridable):
         auto_continue: bool = True,
         client_tools: Sequence[Any] | None = None,
     ) -> bool:
-        """The result of a call that the client has run. The first answer counts. False: it waits for none.
+        """Store the result of a call that the client ran. False if the call does not wait for one.
 
-        When the last open call of a message is answered, and any of the answers said `auto_continue`, the
-        agent goes on with that message. Durable when this returns.
+        The first answer counts. When the last pending call of a message is answered, and any of the answers
+        set `auto_continue`, the agent continues that message. Durable when this returns.
         """
         return await self._parts[PendingCalls].add_output(
             tool_call_id,
@@ -433,18 +434,18 @@ class Think(Overridable):
         reason: str | None = None,
         auto_continue: bool = True,
     ) -> bool:
-        """Allow a call, or do not. False: it waits for no approval."""
+        """Approve or deny a call. False if it does not wait for an approval."""
         if not isinstance(approved, bool):
-            raise TypeError(f"approved is True or False, not {approved!r}")
+            raise TypeError(f"approved must be a bool, got {approved!r}")
         return await self._parts[PendingCalls].add_approval(
             tool_call_id, approved, reason=reason, goes_on=auto_continue
         )
 
     async def stash(self, data: Any) -> None:
-        """Remember something for `on_fiber_recovered`, or in a turn for `on_chat_recovery`.
+        """Store a value for `on_fiber_recovered`, or in a turn for `on_chat_recovery`.
 
-        Durable when it returns. In a turn, it is what `recovery_data` is if the turn is interrupted. Once the
-        turn is over, as it may be in `on_chunk`, there is nothing left to recover, and nothing is stored.
+        Durable when this returns. In a turn, it becomes `recovery_data` if the turn is interrupted. After the
+        end of the turn, for example in `on_chunk`, there is nothing to recover, and nothing is stored.
         """
         turn = current_turn.get()
         if turn is None or self._parts[Fibers].is_inside:
@@ -455,12 +456,12 @@ class Think(Overridable):
     def emit_data(
         self, name: str, data: Any, *, id: str | None = None, transient: bool = False
     ) -> None:
-        """Write a part of your own into the running answer: `data-<name>`, for the page that shows it.
+        """Write a part of your own, `data-<name>`, into the running answer, for the page that shows it.
 
-        From hooks and tools of a turn, also from a tool that is a plain function. Clients are sent it once
-        it is durable, and it is stored with the message; another part with the same name and `id` takes its
-        place. A `transient` part is only sent to those who are connected, and stored nowhere. The model
-        sees neither.
+        Call it from hooks and tools of a turn, including tools that are plain functions. Clients receive the
+        part once it is durable, and it is stored with the message; another part with the same name and `id`
+        replaces it. A `transient` part is only sent to connected clients, and not stored. The model sees
+        neither.
 
         ```python
         from outlast import Host, Think, tool
@@ -484,63 +485,61 @@ class Think(Overridable):
         turn = current_turn.get()
         if turn is None or turn.agent != self._activation.address.text:
             raise RuntimeError(
-                "emit_data() can only be called from the hooks and tools of a turn of this agent"
+                "emit_data() must be called from a hook or tool of a turn of this agent"
             )
         turn.writer.data(name, data, id=id, transient=transient)
 
     async def request_upgrade(self) -> bool:
-        """Have this process replaced by one that runs the newest code. False: nobody here can do that.
+        """Request a new process that runs the newest code. False if there is no supervisor to start one.
 
-        In `before_turn`, the turn is left to the new process, and nobody calls that a recovery; later in a
-        turn, or outside of one, the process is replaced when no turn of this agent runs.
+        In `before_turn`, the turn is left to the new process, which does not count as a recovery. Later in a
+        turn, or outside of one, the process is replaced once no turn of this agent runs.
         """
         return self._parts[Upgrade].upgrade(current_turn.get())
 
     async def end_run(self) -> None:
-        """Leave memory as soon as there is nothing left to do: before the host's `idle_timeout`."""
+        """Leave memory as soon as the agent is idle, without waiting for the host's `idle_timeout`."""
         self._parts[Upgrade].retire()
 
     async def has_pending_interaction(self) -> bool:
-        """Whether a call waits for the client, or for an approval."""
+        """Return whether a call waits for the client, or for an approval."""
         return bool(self._parts[PendingCalls].pending)
 
     async def wait_until_stable(self, timeout: float | timedelta | None = None) -> bool:
-        """Wait until no turn is under way and no call waits for an answer. False: it took too long."""
+        """Wait until no turn runs or waits, and no call is pending. False on timeout."""
         return await self._parts[Admission].stable(
             None if timeout is None else seconds(timeout, "timeout")
         )
 
     async def cancel_chat(self, request_id: str, reason: str = "cancelled") -> bool:
-        """Stop a turn, or take back what waits for one. Durable when this returns.
+        """Stop a turn, or cancel a waiting request. Durable when this returns.
 
-        What the turn has said is kept. False: there is no such request, or it has ended.
+        The partial answer is kept. False if the request does not exist or has ended.
         """
         return await self._parts[Stop].cancel(request_id, reason)
 
     # --- for operators ---------------------------------------------------------------------------
 
     async def list_incidents(self) -> list[RecoveryIncident]:
-        """The turns that were interrupted and go on, or were given up within the last hour."""
+        """Return interrupted turns that continue, or that were given up within the last hour."""
         return operators.to_incidents(await self._parts[Incidents].all())
 
     async def seal_incident(self, request_id: str) -> bool:
-        """End an interrupted turn now: what it has said is kept. False: it has ended, or is not known."""
+        """End an interrupted turn now, keeping its partial answer. False if it ended or does not exist."""
         return await self._parts[Stop].cancel(request_id, operators.SEALED)
 
     async def retry_incident(self, request_id: str) -> TurnResult:
-        """Have another answer to what a turn that was given up should have answered."""
+        """Generate another answer for a turn that was given up."""
         entry = await self._parts[Inbox].get(request_id)
         if entry is None or entry.ended_at is None or entry.target is None:
-            raise LookupError(
-                f"there is no turn {request_id!r} that has ended, and can be tried again"
-            )
+            raise LookupError(f"turn {request_id!r} has not ended, so it cannot be retried")
         return await self.regenerate(entry.target)
 
     async def release(self) -> None:
-        """Forget that the agent has died while it was starting: its turns are taken up again."""
+        """Reset the count of crashes during the agent's start, so that its turns are resumed again."""
         await self._parts[BootStrikes].forget()
 
     def turn_statistics(self) -> TurnStatistics:
-        """What this agent is doing right now."""
+        """Return a snapshot of this agent's activity."""
         calls = [str(part.get("toolCallId")) for part in self._parts[PendingCalls].pending]
         return self._parts[TurnState].statistics(calls)

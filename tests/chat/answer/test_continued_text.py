@@ -106,7 +106,7 @@ async def test_others_are_asked_to_begin_with_the_end_of_their_words(store_url: 
     assert text == WHOLE
     assert (seam["way"], seam["kind"], seam["reason"]) == ("instruct", "spliced", "tail")
     assert seam["removed"] == 30
-    assert seam["why_not_better"] == "the provider cannot continue a message that is handed to it"
+    assert seam["why_not_better"] == "the provider cannot continue a message"
     [prompt] = [part.content for part in model.requests[-1].messages[-1].parts]
     assert f"{FIRST[-30:]}</tail>" in prompt
 

@@ -221,7 +221,7 @@ async def test_outside_of_a_turn_they_are_refused(sqlite_world: World) -> None:
     Talker = talker(ScriptedModel("Hi"))
     host = await sqlite_world.host(Talker)
     await host.get(Talker, "a").save_messages("u1")
-    with pytest.raises(RuntimeError, match="hooks and tools of a turn"):
+    with pytest.raises(RuntimeError, match="hook or tool of a turn"):
         agent_of(host, Talker).emit_data("x", 1)
 
 

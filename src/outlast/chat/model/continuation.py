@@ -2,21 +2,21 @@
 
 There are four ways, from the best to the last resort.
 
-* *retrieve*: the provider keeps the answer, and the rest of it is fetched. No token is made twice.
-* *prefill*: the provider is handed the stored text as the last, unfinished words of the model, which goes on
-  in the middle of a word. The seam cannot be told from none, and the provider's prompt cache is hit.
+* *retrieve*: the provider keeps the answer, and the rest of it is fetched. No token is generated twice.
+* *prefill*: the provider receives the stored text as the last, unfinished message of the model, which
+  continues even in the middle of a word. The seam is invisible, and the provider's prompt cache is hit.
 * *instruct*: the model is asked to continue (`seam.instruct`), and its answer is spliced
   (`seam.splice`).
-* *new_message*: what was said stays as it is, and the answer goes on in a message of its own.
+* *new_message*: the partial answer stays as it is, and the answer continues in a message of its own.
 
-`identity_of` reads from a model what counts, `continuation_for` is the table, and `prefill` makes the request.
+`identity_of` reads the relevant facts from a model, `continuation_for` is the table, `prefill` makes the request.
 Where a provider is not in
 it, or a model is known to refuse, *prefill* is not tried: a provider that takes the stored text for a finished
 message answers something else, without an error. What a provider refuses although the table says otherwise is
 remembered (`Refusals`), for the life of the agent or host that owns it.
 
-**Structured output** is never prefilled: a grammar begins with the first token that is made, not with the
-text that was handed over. **Reasoning**: a model that thinks cannot be prefilled, since thoughts come first.
+**Structured output** is never prefilled: a grammar begins with the first generated token, not with the
+prefilled text. **Reasoning**: a model that thinks cannot be prefilled, because its thoughts come first.
 
 What the providers say (read in November 2026):
 
@@ -60,20 +60,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What decides how a model continues."""
+    """The facts that decide how a model can continue."""
 
     provider: str  # as Pydantic AI names it: "openai", "anthropic", …
     model: str  # without vendor, region and date: "claude-sonnet-4-5"
     interface: str = "chat"  # the class of the model: "OpenAIResponsesModel" is "openairesponses"
     host: str = ""  # of its address
-    vendor: str = ""  # of a model that somebody else serves: "anthropic" of "anthropic/claude-…"
+    vendor: str = ""  # of a model that another company serves: "anthropic" of "anthropic/claude-…"
     thinks: bool = False  # it does so in this request, or may
     keeps: bool = False  # the provider was asked to keep its answers
     is_one: bool = True  # False: several models may answer
 
 
 def identity_of(model: Model, settings: ModelSettings | None = None) -> Identity:
-    """Read it from a model and the settings of its request; nothing is asked of the provider."""
+    """Read the identity from a model and the settings of its request, without asking the provider."""
     inner = models_behind(model)
     if len(inner) != 1:
         return Identity(model.system, model.model_name, is_one=False)
@@ -107,7 +107,7 @@ _OFF = ("disabled", "between_tools")  # types of thinking that are none before t
 
 
 def _thinks(profile: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Whether a request makes the model think, as far as its settings and its profile tell."""
+    """Return whether a request makes the model think, according to its settings and profile."""
     if profile.get("thinking_always_enabled"):
         return True
     body = settings.get("extra_body")
@@ -134,20 +134,20 @@ class Prefill:
     body: Mapping[str, Any] = field(default_factory=dict)  # more fields of the request
     flag: str | None = None  # the field of the last message that says so
     path: str | None = None  # of the provider's address, instead of its own
-    echoes: bool = False  # its answer begins with what it was handed
-    is_certain: bool = True  # False: it may take the text for a finished message; splice its answer
+    echoes: bool = False  # its answer begins with the prefilled text
+    is_certain: bool = True  # False: it may treat the text as a finished message; splice its answer
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How an answer can be continued, the best way first, and why not better."""
+    """The ways to continue an answer, the best first, and why there is no better one."""
 
     ways: tuple[ContinuationWay, ...]
     prefill: Prefill | None = None
     why: str = ""
 
     def without(self, way: ContinuationWay, why: str) -> Ways:
-        """What is left when this way has failed."""
+        """Return the ways that are left after this one failed."""
         ways = tuple(each for each in self.ways if each != way)
         return Ways(ways, self.prefill if "prefill" in ways else None, why)
 
@@ -183,7 +183,7 @@ _GEMINI = re.compile(r"gemini-(?:1\.|2\.|3-|3\.1-|3\.5-flash$|pro-latest)|gemma"
 _OPEN_WEIGHTS = frozenset(
     {"meta-llama", "mistralai", "qwen", "deepseek", "google", "anthropic", "nousresearch", "z-ai"}
 )
-_NO_BETTER = "the provider cannot continue a message that is handed to it"
+_NO_BETTER = "the provider cannot continue a message"
 
 
 def continuation_for(
@@ -193,10 +193,10 @@ def continuation_for(
     is_structured: bool = False,
     refusals: Refusals | None = None,
 ) -> Ways:
-    """How this model can continue an answer.
+    """Return the ways in which this model can continue an answer.
 
-    `wanted` is what the user asks for: better ways are left out, and prefill is tried even where the table
-    does not know it. `is_structured`: the answer is JSON of a type. `refusals`: what was refused before.
+    `wanted` is the user's choice: better ways are omitted, and prefill is tried even if the table does not
+    list it. `is_structured`: the answer is JSON of a type. `refusals`: earlier refusals.
     """
     prefill, why = _prefill(identity, is_structured, is_wanted=wanted == "prefill")
     if prefill is not None and refusals is not None and identity in refusals:
@@ -214,11 +214,11 @@ def continuation_for(
 def _prefill(
     identity: Identity, is_structured: bool, *, is_wanted: bool
 ) -> tuple[Prefill | None, str]:
-    """How to spell it, or why it cannot be."""
+    """Return how to request a prefill, or why it is impossible."""
     if not identity.is_one:
         return None, "several models may answer"
     if is_structured:
-        return None, "a grammar begins with the first token that is made"
+        return None, "a grammar begins with the first generated token"
     if identity.thinks:
         return None, f"{identity.model} thinks first"
     if identity.interface.startswith("openairesponses"):
@@ -229,12 +229,12 @@ def _prefill(
             return replace(_OPEN_ENDED, is_certain=is_wanted), ""
         return (_LAST_MESSAGE, "") if is_wanted else (None, _NO_BETTER)
     if not is_wanted and not _can_be_prefilled(identity):
-        return None, f"{identity.model} refuses to continue a message that is handed to it"
+        return None, f"{identity.model} refuses to continue a message"
     return (replace(spelled, is_certain=True) if is_wanted else spelled), ""
 
 
 def _can_be_prefilled(identity: Identity) -> bool:
-    """Whether this model of a provider that can does so, too."""
+    """Return whether this model can be prefilled, if its provider supports that."""
     name, provider = identity.model, identity.provider
     if "claude" in name:
         version = _CLAUDE.match(name)
@@ -251,7 +251,7 @@ def _can_be_prefilled(identity: Identity) -> bool:
 
 
 def _is_nearby(host: str) -> bool:
-    """Whether an OpenAI-compatible server runs on this machine or in its network: llama.cpp, vLLM, …"""
+    """Return whether an OpenAI-compatible server is on this machine or its network: llama.cpp, vLLM, …"""
     if host == "localhost" or host.endswith((".local", ".internal", ".localhost")):
         return True
     try:
@@ -271,7 +271,7 @@ _REFUSED = re.compile(
 
 
 def is_prefill_refused(error: BaseException) -> bool:
-    """Whether a provider says that it does not continue a message that is handed to it.
+    """Return whether a provider refused to continue a message.
 
     The words are those of Anthropic, Bedrock, Google, Mistral, llama.cpp, vLLM and their proxies.
     """
@@ -286,7 +286,7 @@ def is_prefill_refused(error: BaseException) -> bool:
 
 
 class Refusals:
-    """Which models have refused to be prefilled. An agent or a host owns one; it is not stored."""
+    """The models that refused a prefill. An agent or a host owns one; it is not stored."""
 
     __slots__ = ("_why",)
 
@@ -297,7 +297,7 @@ class Refusals:
         return _key(identity) in self._why
 
     def add(self, identity: Identity, error: BaseException) -> None:
-        """Remember it, with the reason for whoever reads the decision."""
+        """Record a refusal with its reason, which decisions show."""
         self._why[_key(identity)] = f"{identity.model} refused: {error}"
 
     def why(self, identity: Identity) -> str:
