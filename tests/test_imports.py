@@ -138,6 +138,26 @@ def test_the_package_as_it_is_passes(package: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "line", "complaint"),
     [
+        (
+            "chat/turn/x.py",
+            "from outlast.chat.recovery.judge import Judge",
+            "chat/turn may not import chat/recovery (it lies above or beside it)",
+        ),
+        (
+            "chat/inbox/x.py",
+            "def f():\n    from outlast.chat.tools.ledger import Ledger",
+            "chat/inbox may not import chat/tools (it lies above or beside it)",
+        ),
+        (
+            "store/postgres/x.py",
+            "from outlast.store.sqlite.engine import open_sqlite",
+            "store/postgres may not import store/sqlite (it lies above or beside it)",
+        ),
+        (
+            "server/cellar/x.py",
+            "from outlast.server.limits import Limits",
+            "server/cellar is in no room; add it to ROOMS in script/imports",
+        ),
         ("store/base.py", "from outlast.host.life.host import Host", "store may not import host"),
         ("core/errors.py", "import outlast.store.base", "core may not import store"),
         ("host/host.py", "from outlast.agent import agent", "host may not import agent"),

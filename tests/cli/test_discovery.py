@@ -9,7 +9,7 @@ import pytest
 
 from outlast.cli.load.discovery import discover
 from outlast.cli.load.load import CannotLoad, load
-from outlast.cli.setup.models import problems_of
+from outlast.cli.models import problems_of
 
 AGENT = """
 from outlast import Agent

@@ -13,9 +13,10 @@ from outlast.core.errors import StoreCorrupt, StoreError, StoreTooNew, StoreUnav
 from outlast.store.base import Row
 from outlast.store.catalogue import Reader, meta_of
 from outlast.store.operations import Query
+from outlast.store.password import without_password
 from outlast.store.schema import FOUNDATION
 from outlast.store.upgrade import version_of
-from outlast.store.url import DEFAULT, file_of, without_password
+from outlast.store.url import DEFAULT, file_of
 
 BUSY_FOR = 5.0  # seconds that a read waits while SQLite recovers the file
 

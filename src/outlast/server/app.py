@@ -38,9 +38,9 @@ from outlast.server.pages.pages import Page
 from outlast.server.room.room import Room, Rooms
 from outlast.server.routing import PREFIX, NoSuchAgent, Target, path_of, resolve
 from outlast.server.socket.connection import REFUSED, TRY_AGAIN, Connection
-from outlast.server.socket.socket import Socket
 from outlast.server.socket.transport import FrameTransport
 from outlast.server.socket.unread import UnreadFrames
+from outlast.server.websocket import Socket
 
 logger = logging.getLogger("outlast.server")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from outlast.core.errors import StoreURLError
 from outlast.store.base import Store, StoreOptions
+from outlast.store.password import without_password
 from outlast.store.schema import Schema, checked
 
 if TYPE_CHECKING:
@@ -81,14 +81,6 @@ def _no_store(url: str) -> StoreURLError:
         f"{without_password(url)!r} is not a store URL. Use sqlite:///path/to/file.db or"
         f" postgresql://host/database."
     )
-
-
-def without_password(url: str) -> str:
-    """Return the URL without its password, for messages and logs."""
-    parts = urlsplit(url)
-    netloc = re.sub(r":[^@]*@", ":…@", parts.netloc)
-    query = re.sub(r"password=[^&]*", "password=…", parts.query)
-    return urlunsplit(parts._replace(netloc=netloc, query=query))
 
 
 def _sqlite(url: str) -> SqliteOptions:

@@ -13,7 +13,7 @@ from outlast import Think, ToolError, tool
 from outlast.core import json
 from outlast.host.address import Address
 from outlast.inspect import views
-from outlast.server.room.public import public_chunk, public_message
+from outlast.server.public import public_chunk, public_message
 from outlast.testing import ScriptedModel, Step
 from support import World, listen
 

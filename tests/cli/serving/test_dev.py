@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2 as httpx
 from commands import beside
 
-from outlast.cli.load import watch
+from outlast.cli.serving import watch
 from outlast.client import Client
 from outlast.host.address import Address
 from outlast.inspect import views

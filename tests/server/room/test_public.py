@@ -11,7 +11,7 @@ from tabs import served
 
 from outlast import Think
 from outlast.chat.message.reducer import MessageBuilder
-from outlast.server.room.public import public_chunk, public_message
+from outlast.server.public import public_chunk, public_message
 from outlast.testing import ScriptedModel, Step
 
 OURS = {"provider_url": "https://internal", "model_name": "m", "signature": "s"}

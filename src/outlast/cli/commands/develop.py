@@ -31,13 +31,13 @@ def dev(
     """
     import signal
 
-    from outlast.cli.load import watch as watching
+    from outlast.cli.models import installed
     from outlast.cli.output import complain
+    from outlast.cli.serving import watch as watching
     from outlast.cli.serving.processes import RELOAD
     from outlast.cli.serving.settings import Settings
     from outlast.cli.serving.supervisor import supervise
     from outlast.cli.serving.worker import exit_status
-    from outlast.cli.setup.models import installed
 
     watcher = None
     signal.signal(RELOAD, signal.SIG_IGN)  # until the supervisor handles it

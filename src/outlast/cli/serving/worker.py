@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from outlast.cli.load.load import CannotLoad, InvalidTarget, load
+from outlast.cli.models import problems_of
 from outlast.cli.serving import announce, terminal
 from outlast.cli.serving.access import apply_access, keep_token
 from outlast.cli.serving.failures import Failure, failure_of
@@ -24,7 +25,6 @@ from outlast.cli.serving.imports import reduced_gc
 from outlast.cli.serving.processes import FAILED, READY, SERVED, UPGRADE
 from outlast.cli.serving.settings import NO_MEMORY, REFUSED, Settings, workers_problem
 from outlast.cli.serving.sockets import CannotListen, listen
-from outlast.cli.setup.models import problems_of
 
 if TYPE_CHECKING:
     from outlast.server.uvicorn_server import Server

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from outlast.cli.models import PROVIDERS, installed
 from outlast.cli.output import as_json, console
-from outlast.cli.setup.models import PROVIDERS, installed
 from outlast.core.errors import OutlastError
-from outlast.store.url import DEFAULT, file_of, without_password
+from outlast.store.password import without_password
+from outlast.store.url import DEFAULT, file_of
 
 Verdict = Literal["ok", "note", "bad"]
 MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "bad": ("✗", "red")}

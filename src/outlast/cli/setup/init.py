@@ -6,8 +6,8 @@ import re
 from importlib import resources
 from pathlib import Path
 
+from outlast.cli.models import PROVIDERS, problems_of
 from outlast.cli.output import console, fail
-from outlast.cli.setup.models import PROVIDERS, problems_of
 
 FILES = {
     "agents/assistant.py": "assistant.py.txt",

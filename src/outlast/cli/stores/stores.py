@@ -16,8 +16,9 @@ from outlast.inspect import views
 from outlast.inspect.hosted import is_hosted
 from outlast.inspect.reader import reading
 from outlast.store.catalogue import columns_of
+from outlast.store.password import without_password
 from outlast.store.sqlite.files import create_private, make_folder, sync_folder
-from outlast.store.url import DEFAULT, file_of, without_password
+from outlast.store.url import DEFAULT, file_of
 
 
 async def size(url: str | None, json: bool) -> None:

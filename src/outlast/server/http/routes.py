@@ -44,8 +44,8 @@ from outlast.server.http.event_stream import EventStream
 from outlast.server.http.paced_response import PacedResponse
 from outlast.server.http.unavailable import NOT_STORED
 from outlast.server.limits import Limits
+from outlast.server.public import encode
 from outlast.server.room.client_view import ClientView
-from outlast.server.room.public import encode
 from outlast.server.room.replay import begins_at, denied, rebuild_chunks
 from outlast.server.routing import Target
 from outlast.server.socket.long_requests import Plain, request_body

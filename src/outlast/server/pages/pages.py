@@ -37,7 +37,7 @@ from outlast.server.access.provenance import is_address, own_authority
 from outlast.server.limits import Limits
 from outlast.server.pages import conversations
 from outlast.server.pages.activity import Activity
-from outlast.server.room.public import encode
+from outlast.server.public import encode
 from outlast.server.routing import kebab
 
 OURS = "/_outlast/"

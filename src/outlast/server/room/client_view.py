@@ -14,7 +14,7 @@ from outlast.chat.message.content import is_large_file, key_of_file, reference, 
 from outlast.chat.transcript.shown import Shown, Stamp
 from outlast.core import json
 from outlast.server.limits import Limits
-from outlast.server.room.public import encode, public_chunk, public_message
+from outlast.server.public import encode, public_chunk, public_message
 
 ALWAYS = 2  # messages that a client receives whatever their size: a question and its answer
 CACHED = 64  # messages with large values, in their public form

@@ -8,7 +8,7 @@ from typing import Any
 from outlast.chat.message.rebuild import outcome_of, rebuilt
 from outlast.chat.message.tool_part import is_settled
 from outlast.core import json
-from outlast.server.room.public import encode
+from outlast.server.public import encode
 
 _BEGINNINGS = ('{"type":"start",', '{"type":"start"}')
 

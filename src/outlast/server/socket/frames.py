@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlast.core import json
-from outlast.server.room.public import encode
+from outlast.server.public import encode
 
 IDENTITY = "cf_agent_identity"
 STATE = "cf_agent_state"

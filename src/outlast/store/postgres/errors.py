@@ -12,7 +12,7 @@ from outlast.core.errors import (
     StoreURLError,
 )
 from outlast.store.attempt import Unstorable
-from outlast.store.url import without_password
+from outlast.store.password import without_password
 
 try:
     import asyncpg as asyncpg

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlast.core.errors import StoreURLError
+from outlast.store.password import without_password
 from outlast.store.postgres.errors import POOLED, asyncpg
-from outlast.store.url import without_password
 
 logger = logging.getLogger("outlast.store")
 

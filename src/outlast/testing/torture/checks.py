@@ -10,7 +10,7 @@ from typing import Any
 
 from outlast.chat.tools.outcome import UNKNOWN
 from outlast.chat.types.recovery import TERMINAL_MESSAGE
-from outlast.server.room.public import public_chunk
+from outlast.server.public import public_chunk
 from outlast.testing.torture.plan import ASKS, Plan, misplaced, turn_of, words_in
 from outlast.testing.torture.rows import Entry, Rows, StoredMessage
 from outlast.testing.torture.users.watcher import Conversation, Turn, folded, text_of

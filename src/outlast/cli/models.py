@@ -43,7 +43,7 @@ def problems_of(
     """Return what is missing for a model that is given as a string; empty for any other model.
 
     ```python
-    from outlast.cli.setup.models import problems_of
+    from outlast.cli.models import problems_of
     assert problems_of("anthropic:claude-sonnet-5", {}, lambda package: True) == [
         "anthropic:claude-sonnet-5 needs a key: set ANTHROPIC_API_KEY"
     ]

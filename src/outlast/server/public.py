@@ -35,7 +35,7 @@ def public_chunk(text: str) -> str:
     """Return a chunk in its public form. It is decoded only if it has metadata of ours, as few deltas do.
 
     ```python
-    from outlast.server.room.public import public_chunk
+    from outlast.server.public import public_chunk
 
     stored = '{"type":"finish-step","providerMetadata":{"outlast":{"model_name":"m"}}}'
     assert public_chunk(stored) == '{"type":"finish-step"}'

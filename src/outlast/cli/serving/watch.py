@@ -30,7 +30,7 @@ def watched(target: str) -> list[Path]:
 
 def start(paths: Sequence[Path]) -> subprocess.Popen[bytes]:
     """Start the watcher as another process, on behalf of this one."""
-    command = [sys.executable, "-P", "-m", "outlast.cli.load.watch", str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "outlast.cli.serving.watch", str(os.getpid())]
     return subprocess.Popen(
         [*command, *map(str, paths)],
         stdin=subprocess.PIPE,
