@@ -8,7 +8,7 @@ import pytest
 from conversation import answering, counts, talker
 
 from outlast import Think
-from support import hosting
+from support import World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -106,24 +106,24 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 async def test_what_cannot_be_asked_is_refused_in_words_and_nothing_is_stored(
-    store_url: str, what: str
+    world: World, what: str
 ) -> None:
     Talker = talker(model := answering("Hello"))
     call, kind, words = WRONG[what]
-    async with hosting(Talker, url=store_url) as host:
-        a = host.get(Talker, "a")
-        with pytest.raises(kind, match=words):
-            await call(a)
-        assert await counts(host, "messages", "inbox", "streams") == {
-            "messages": 0,
-            "inbox": 0,
-            "streams": 0,
-        }
-        assert (await a.save_messages("Hi")).status == "completed"
-        assert len(model.requests) == 1
+    host = await world.host(Talker)
+    a = host.get(Talker, "a")
+    with pytest.raises(kind, match=words):
+        await call(a)
+    assert await counts(host, "messages", "inbox", "streams") == {
+        "messages": 0,
+        "inbox": 0,
+        "streams": 0,
+    }
+    assert (await a.save_messages("Hi")).status == "completed"
+    assert len(model.requests) == 1
 
 
-async def test_what_waits_cannot_be_part_of_a_commit_block_and_says_so(store_url: str) -> None:
+async def test_what_waits_cannot_be_part_of_a_commit_block_and_says_so(world: World) -> None:
     class Blocked(Think):
         model = answering("Hello")
 
@@ -141,19 +141,19 @@ async def test_what_waits_cannot_be_part_of_a_commit_block_and_says_so(store_url
                     if how == "given up":
                         raise OSError("given up")
 
-    async with hosting(Blocked, url=store_url) as host:
-        a = host.get(Blocked, "a")
-        for how in ("save", "chat", "add"):
-            with pytest.raises(RuntimeError, match="commit"):
-                await a.go(how)
-        with pytest.raises(OSError, match="given up"):
-            await a.go("given up")
-        assert await counts(host, "messages", "inbox", "storage") == {
-            "messages": 0,
-            "inbox": 0,
-            "storage": 0,
-        }
-        await a.go("submit")
-        await host.until_settled()
-        assert (await a.inspect_submission("s1")).status == "completed"
-        assert len(await a.get_messages()) == 2
+    host = await world.host(Blocked)
+    a = host.get(Blocked, "a")
+    for how in ("save", "chat", "add"):
+        with pytest.raises(RuntimeError, match="commit"):
+            await a.go(how)
+    with pytest.raises(OSError, match="given up"):
+        await a.go("given up")
+    assert await counts(host, "messages", "inbox", "storage") == {
+        "messages": 0,
+        "inbox": 0,
+        "storage": 0,
+    }
+    await a.go("submit")
+    await host.until_settled()
+    assert (await a.inspect_submission("s1")).status == "completed"
+    assert len(await a.get_messages()) == 2

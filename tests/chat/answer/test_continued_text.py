@@ -26,7 +26,7 @@ from pydantic_ai.exceptions import ModelHTTPError
 from outlast import Continuation, ToolCall, TurnConfig, tool
 from outlast.chat.model.beginnings import asks_to_continue
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -130,18 +130,19 @@ async def test_who_refuses_to_be_handed_its_words_is_asked_in_the_same_attempt(
     assert "the model is asked to continue" in caplog.text
 
 
-async def test_who_has_refused_is_not_asked_again_by_this_host(sqlite_url: str) -> None:
+async def test_who_has_refused_is_not_asked_again_by_this_host(sqlite_world: World) -> None:
     model = begins_with(Step.fails(PREFILL_REFUSED), *[FIRST[-20:] + REST] * 2)
     Talker = talker(model, continuation="prefill")
-    async with hosting(Talker, url=sqlite_url, shutdown_timeout=0) as host:
-        tell_nobody(host)
-        for name in ("a", "b"):
-            await host.get(Talker, name).submit_messages("u1", submission_id=name)
-        await asyncio.sleep(1.8)
-    async with hosting(Talker, url=sqlite_url, life="2") as host:
-        await host.until_settled()
-        for name in ("a", "b"):
-            assert (await host.get(Talker, name).get_messages())[-1].text == WHOLE
+    host = await sqlite_world.host(Talker, shutdown_timeout=0)
+    tell_nobody(host)
+    for name in ("a", "b"):
+        await host.get(Talker, name).submit_messages("u1", submission_id=name)
+    await asyncio.sleep(1.8)
+    host = await sqlite_world.next_life()
+    await host.until_settled()
+    for name in ("a", "b"):
+        assert (await host.get(Talker, name).get_messages())[-1].text == WHOLE
+    await sqlite_world.stop()
     assert sum(is_handed(request.messages) for request in model.requests) <= 2
     assert len(model.requests) <= 2 + 4
 
@@ -182,14 +183,14 @@ async def test_new_message_is_a_way_of_continuing(store_url: str) -> None:
     ],
 )
 async def test_a_way_that_does_not_exist_is_told(
-    sqlite_url: str, given: Any, error: type[Exception], text: str
+    sqlite_world: World, given: Any, error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
         TurnConfig(continuation=given)
     Talker = talker(ScriptedModel("Hi."), continuation=given)
-    async with hosting(Talker, url=sqlite_url) as host:
-        with pytest.raises(Exception, match=text):
-            await host.get(Talker, "a").save_messages("u1")
+    host = await sqlite_world.host(Talker)
+    with pytest.raises(Exception, match=text):
+        await host.get(Talker, "a").save_messages("u1")
 
 
 def test_settings_that_make_no_sense_are_told() -> None:

@@ -20,7 +20,7 @@ from outlast.chat.stream import stream as streams
 from outlast.chat.stream.stream import Stream
 from outlast.store.operations import Operation
 from outlast.testing import ScriptedModel, Step
-from support import hosting
+from support import World, hosting
 
 pytestmark = pytest.mark.virtual_time
 
@@ -154,7 +154,9 @@ async def test_without_one_each_word_is_a_commit(sqlite_url: str) -> None:
     assert await commits_of_an_answer(sqlite_url) > 50
 
 
-async def test_a_tool_begins_at_once_and_its_outcome_is_written_at_once(sqlite_url: str) -> None:
+async def test_a_tool_begins_at_once_and_its_outcome_is_written_at_once(
+    sqlite_world: World,
+) -> None:
     """With a floor of ten seconds a turn with a tool takes no longer than without."""
     times: dict[str, float] = {}
     tools = FunctionToolset[Any]()
@@ -166,12 +168,12 @@ async def test_a_tool_begins_at_once_and_its_outcome_is_written_at_once(sqlite_u
 
     model = ScriptedModel(Step.text("I look.", delay=0.01) + Step.call("look", {}), "It is there.")
     agent_class = talker(model, get_tools=lambda self: tools)
-    async with hosting(agent_class, url=sqlite_url, flush=10) as host:
-        started = asyncio.get_running_loop().time()
-        result = await host.get(agent_class, "a").save_messages("Hi")
-        assert result.status == "completed"
-        assert times["tool"] - started < 1
-        assert asyncio.get_running_loop().time() - started < 1
+    host = await sqlite_world.host(agent_class, flush=10)
+    started = asyncio.get_running_loop().time()
+    result = await host.get(agent_class, "a").save_messages("Hi")
+    assert result.status == "completed"
+    assert times["tool"] - started < 1
+    assert asyncio.get_running_loop().time() - started < 1
 
 
 @pytest.mark.parametrize("flush", [-0.1, float("nan"), 11, timedelta(minutes=1)])

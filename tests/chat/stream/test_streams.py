@@ -25,7 +25,7 @@ from outlast.store.base import StoreOptions
 from outlast.store.operations import Batch, Operation
 from outlast.store.url import open_store
 from outlast.testing import CountingIds, ScriptedModel, Step, VirtualClock, VirtualLoop
-from support import alarm_rows, hosting, raw
+from support import World, alarm_rows, hosting, raw
 
 COMPLETED = TurnEnd("completed")
 
@@ -421,7 +421,7 @@ async def test_while_a_commit_is_held_up_nothing_of_it_is_shown(postgres_url: st
 
 
 @pytest.mark.invariant("E3")
-async def test_a_chunk_of_any_size_is_stored_and_shown(store_url: str) -> None:
+async def test_a_chunk_of_any_size_is_stored_and_shown(world: World) -> None:
     huge = "x" * 3_000_000
 
     class Talker(Think):
@@ -434,30 +434,30 @@ async def test_a_chunk_of_any_size_is_stored_and_shown(store_url: str) -> None:
         async def fetch(self, of: str) -> str:
             return of
 
-    async with hosting(Talker, url=store_url) as host:
-        caller = Caller()
-        agent = host.get(Talker, "a")
-        await agent.chat("Well?", caller)
-        assert caller.ends == ["done"]
-        [said, answer] = await agent.get_messages()
-        assert answer.text == f"a{huge}b Done."
-        [call] = [part for part in answer.parts if part["type"] == "tool-fetch"]
-        assert (len(call["input"]["of"]), len(call["output"])) == (3_000_000, 3_000_000)
-        kept = await stored(host, "Talker/a")
-        assert kept.streams[caller.request] == caller.chunks
-        check_answers(kept)
+    host = await world.host(Talker)
+    caller = Caller()
+    agent = host.get(Talker, "a")
+    await agent.chat("Well?", caller)
+    assert caller.ends == ["done"]
+    [said, answer] = await agent.get_messages()
+    assert answer.text == f"a{huge}b Done."
+    [call] = [part for part in answer.parts if part["type"] == "tool-fetch"]
+    assert (len(call["input"]["of"]), len(call["output"])) == (3_000_000, 3_000_000)
+    kept = await stored(host, "Talker/a")
+    assert kept.streams[caller.request] == caller.chunks
+    check_answers(kept)
 
 
 async def test_an_answer_that_no_row_can_hold_ends_and_the_next_one_is_given(
-    sqlite_url: str, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     agent_class = talker(answering(Step.text(chunks=["x" * 2_000_000] * 40), "Better."))
-    async with hosting(agent_class, url=sqlite_url) as host:
-        agent = host.get(agent_class, "a")
-        turn = await agent.save_messages("Well?")
-        assert turn.status in ("error", "interrupted")
-        assert (await agent.save_messages("Shorter?")).message.text == "Better."
+    host = await sqlite_world.host(agent_class)
+    agent = host.get(agent_class, "a")
+    turn = await agent.save_messages("Well?")
+    assert turn.status in ("error", "interrupted")
+    assert (await agent.save_messages("Shorter?")).message.text == "Better."
 
 
 @pytest.mark.invariant("E1")
@@ -591,67 +591,67 @@ async def _all_of(agent: Any, request: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.virtual_time
-async def test_an_ended_turn_is_read_from_the_store_as_it_was(store_url: str) -> None:
+async def test_an_ended_turn_is_read_from_the_store_as_it_was(world: World) -> None:
     agent_class = following(ScriptedModel(LONG))
-    async with hosting(agent_class, url=store_url, idle_timeout=1) as host:
-        agent = host.get(agent_class, "a")
-        caller = Caller()
-        await agent.chat("Well?", caller)
-        whole = list(enumerate(caller.chunks))
-        for after in (0, 3, len(whole), len(whole) + 5):
-            assert [item async for item in agent.follow(caller.request, after)] == whole[after:]
-        await asyncio.sleep(30)
-        assert host.statistics().active == 0
-        assert [item async for item in agent.follow(caller.request)] == whole
-        await asyncio.sleep(15 * 60)
-        await host.until_settled()
-        assert [item async for item in agent.follow(caller.request)] == []
+    host = await world.host(agent_class, idle_timeout=1)
+    agent = host.get(agent_class, "a")
+    caller = Caller()
+    await agent.chat("Well?", caller)
+    whole = list(enumerate(caller.chunks))
+    for after in (0, 3, len(whole), len(whole) + 5):
+        assert [item async for item in agent.follow(caller.request, after)] == whole[after:]
+    await asyncio.sleep(30)
+    assert host.statistics().active == 0
+    assert [item async for item in agent.follow(caller.request)] == whole
+    await asyncio.sleep(15 * 60)
+    await host.until_settled()
+    assert [item async for item in agent.follow(caller.request)] == []
 
 
 @pytest.mark.invariant("E16", "E23")
 @pytest.mark.virtual_time
 async def test_streams_go_ten_minutes_after_their_turn_also_if_the_agent_is_used_all_day(
-    sqlite_url: str,
+    sqlite_world: World,
 ) -> None:
     agent_class = following(ScriptedModel("Well."))
-    async with hosting(agent_class, url=sqlite_url, idle_timeout=1) as host:
-        agent = host.get(agent_class, "a")
-        most = 0
-        for _ in range(100):
-            await agent.save_messages("Well?")
-            most = max(most, len((await stored(host, "Talker/a")).streams))
-            await asyncio.sleep(5 * 60)
-            assert host.statistics().active == 0, "each turn has an activation of its own"
-        assert most <= 5
-        await asyncio.sleep(20 * 60)
-        assert (await stored(host, "Talker/a")).streams == {}
-        assert await alarm_rows(host) == [], "and the clean-up rests"
+    host = await sqlite_world.host(agent_class, idle_timeout=1)
+    agent = host.get(agent_class, "a")
+    most = 0
+    for _ in range(100):
+        await agent.save_messages("Well?")
+        most = max(most, len((await stored(host, "Talker/a")).streams))
+        await asyncio.sleep(5 * 60)
+        assert host.statistics().active == 0, "each turn has an activation of its own"
+    assert most <= 5
+    await asyncio.sleep(20 * 60)
+    assert (await stored(host, "Talker/a")).streams == {}
+    assert await alarm_rows(host) == [], "and the clean-up rests"
 
 
 @pytest.mark.invariant("E16")
 @pytest.mark.virtual_time
-async def test_a_turn_that_runs_for_hours_keeps_its_stream(sqlite_url: str) -> None:
+async def test_a_turn_that_runs_for_hours_keeps_its_stream(sqlite_world: World) -> None:
     agent_class = following(answering("Well.", Step.text("One two three.", delay=3600)))
-    async with hosting(agent_class, url=sqlite_url) as host:
-        agent = host.get(agent_class, "a")
-        await agent.save_messages("Quickly?")
-        caller = Caller()
-        await agent.chat("Slowly?", caller)
-        assert (await stored(host, "Talker/a")).streams == {caller.request: caller.chunks}
+    host = await sqlite_world.host(agent_class)
+    agent = host.get(agent_class, "a")
+    await agent.save_messages("Quickly?")
+    caller = Caller()
+    await agent.chat("Slowly?", caller)
+    assert (await stored(host, "Talker/a")).streams == {caller.request: caller.chunks}
 
 
 @pytest.mark.virtual_time
-async def test_the_stream_of_a_deleted_submission_goes_too(store_url: str) -> None:
+async def test_the_stream_of_a_deleted_submission_goes_too(world: World) -> None:
     agent_class = following(ScriptedModel("Well."))
-    async with hosting(agent_class, url=store_url) as host:
-        agent = host.get(agent_class, "a")
-        await agent.submit_messages("Well?")
-        await host.until_settled()
-        assert await agent.delete_submissions() == 1
-        await asyncio.sleep(11 * 60)
-        await host.until_settled()
-        assert await rows(host, "streams") == []
-        assert await alarm_rows(host) == []
+    host = await world.host(agent_class)
+    agent = host.get(agent_class, "a")
+    await agent.submit_messages("Well?")
+    await host.until_settled()
+    assert await agent.delete_submissions() == 1
+    await asyncio.sleep(11 * 60)
+    await host.until_settled()
+    assert await rows(host, "streams") == []
+    assert await alarm_rows(host) == []
 
 
 # --- turns that were interrupted -----------------------------------------------------------------
@@ -685,14 +685,14 @@ async def test_an_answer_has_one_id_live_stored_and_recovered(store_url: str) ->
 
 @pytest.mark.invariant("E14")
 @pytest.mark.virtual_time
-async def test_an_answer_has_one_id_live_and_settled(sqlite_url: str) -> None:
+async def test_an_answer_has_one_id_live_and_settled(sqlite_world: World) -> None:
     agent_class = following(ScriptedModel("Well."))
-    async with hosting(agent_class, url=sqlite_url) as host:
-        agent = host.get(agent_class, "a")
-        caller = Caller()
-        await agent.chat("Well?", caller)
-        [_, answer] = await agent.get_messages()
-        assert json.loads(caller.chunks[0])["messageId"] == answer.id
+    host = await sqlite_world.host(agent_class)
+    agent = host.get(agent_class, "a")
+    caller = Caller()
+    await agent.chat("Well?", caller)
+    [_, answer] = await agent.get_messages()
+    assert json.loads(caller.chunks[0])["messageId"] == answer.id
 
 
 @pytest.mark.invariant("F1")
@@ -737,28 +737,29 @@ async def test_the_rest_of_a_second_answer_does_not_get_into_the_first(store_url
 @pytest.mark.invariant("F3")
 @pytest.mark.virtual_time
 async def test_the_rest_of_a_continuation_extends_its_own_message_and_no_other(
-    store_url: str,
+    world: World,
 ) -> None:
     more = Step.text(" More and more and more.", delay=0.01)
     agent_class = following(answering("One.", "Two.", "Three.", lambda _: more))
-    async with hosting(agent_class, url=store_url, shutdown_timeout=0) as host:
-        agent = host.get(agent_class, "a")
-        for prompt in ("1?", "2?", "3?"):
-            await agent.save_messages(prompt)
-        before = (await stored(host, "Talker/a")).path
-        continuing = asyncio.create_task(agent.continue_last_turn())
-        await asyncio.sleep(0.035)
+    host = await world.host(agent_class, shutdown_timeout=0)
+    agent = host.get(agent_class, "a")
+    for prompt in ("1?", "2?", "3?"):
+        await agent.save_messages(prompt)
+    before = (await stored(host, "Talker/a")).path
+    continuing = asyncio.create_task(agent.continue_last_turn())
+    await asyncio.sleep(0.035)
+    await world.stop()
     await asyncio.gather(continuing, return_exceptions=True)
-    async with hosting(agent_class, url=store_url, life="2") as host:
-        await host.until_settled()
-        kept = await stored(host, "Talker/a")
-        assert kept.path[:5] == before[:5]
-        assert len(kept.path) == 6
-        assert kept.path[5].id == before[5].id
-        assert kept.path[5].text.startswith("Three. More")
-        assert len(kept.path[5].text) < len("Three. More and more and more.")
-        assert kept.entries[3].outcome == "interrupted"
-        check_answers(kept)
+    host = await world.next_life()
+    await host.until_settled()
+    kept = await stored(host, "Talker/a")
+    assert kept.path[:5] == before[:5]
+    assert len(kept.path) == 6
+    assert kept.path[5].id == before[5].id
+    assert kept.path[5].text.startswith("Three. More")
+    assert len(kept.path[5].text) < len("Three. More and more and more.")
+    assert kept.entries[3].outcome == "interrupted"
+    check_answers(kept)
 
 
 class SlowToClose(FunctionToolset[Any]):
@@ -800,23 +801,24 @@ async def test_the_end_of_a_turn_is_one_commit(store_url: str) -> None:
 )
 @pytest.mark.virtual_time
 async def test_a_rest_with_nothing_in_it_leaves_no_empty_bubble(
-    store_url: str, beginning: Step
+    world: World, beginning: Step
 ) -> None:
     agent_class = following(answering(beginning + Step.stalls(), "Better."))
     caller = Caller(enough=2)
-    async with hosting(agent_class, url=store_url, shutdown_timeout=0) as host:
-        asking = asyncio.create_task(host.get(agent_class, "a").chat("Well?", caller))
-        await caller.heard_enough.wait()
-        await asyncio.sleep(10)
+    host = await world.host(agent_class, shutdown_timeout=0)
+    asking = asyncio.create_task(host.get(agent_class, "a").chat("Well?", caller))
+    await caller.heard_enough.wait()
+    await asyncio.sleep(10)
+    await world.stop()
     await asyncio.gather(asking, return_exceptions=True)
-    async with hosting(agent_class, url=store_url, life="2") as host:
-        await host.until_settled()
-        kept = await stored(host, "Talker/a")
-        assert [row.role for row in kept.messages.values()] == ["user"]
-        assert (kept.entries[0].outcome, kept.entries[0].message_id) == ("interrupted", None)
-        agent = host.get(agent_class, "a")
-        assert (await agent.save_messages("Again?")).status == "completed"
-        assert [each.role for each in await agent.get_messages()] == ["user", "user", "assistant"]
+    host = await world.next_life()
+    await host.until_settled()
+    kept = await stored(host, "Talker/a")
+    assert [row.role for row in kept.messages.values()] == ["user"]
+    assert (kept.entries[0].outcome, kept.entries[0].message_id) == ("interrupted", None)
+    agent = host.get(agent_class, "a")
+    assert (await agent.save_messages("Again?")).status == "completed"
+    assert [each.role for each in await agent.get_messages()] == ["user", "user", "assistant"]
 
 
 class Meddler(Agent):
@@ -852,55 +854,55 @@ async def test_a_damaged_row_is_skipped_and_the_rest_is_kept(store_url: str, dam
 
 
 @pytest.mark.virtual_time
-async def test_many_readers_of_a_live_turn(store_url: str) -> None:
+async def test_many_readers_of_a_live_turn(world: World) -> None:
     agent_class = following(ScriptedModel(Step.text("word " * 50, delay=0.01)))
-    async with hosting(agent_class, url=store_url) as host:
-        agent = host.get(agent_class, "a")
-        caller = Caller(enough=3)
-        asking = asyncio.create_task(agent.chat("Well?", caller))
-        await caller.heard_enough.wait()
+    host = await world.host(agent_class)
+    agent = host.get(agent_class, "a")
+    caller = Caller(enough=3)
+    asking = asyncio.create_task(agent.chat("Well?", caller))
+    await caller.heard_enough.wait()
 
-        async def read(after: int, pause: float, most: int) -> list[tuple[int, str]]:
-            heard = []
-            async with aclosing(agent.follow(caller.request, after)) as chunks:
-                async for item in chunks:
-                    heard.append(item)
-                    await asyncio.sleep(pause)
-                    if len(heard) == most:
-                        break
-            return heard
+    async def read(after: int, pause: float, most: int) -> list[tuple[int, str]]:
+        heard = []
+        async with aclosing(agent.follow(caller.request, after)) as chunks:
+            async for item in chunks:
+                heard.append(item)
+                await asyncio.sleep(pause)
+                if len(heard) == most:
+                    break
+        return heard
 
-        plans = [
-            (after, pause, most)
-            for after in (0, 2, 17, 40)
-            for pause in (0, 0.003, 0.05)
-            for most in (5, 1000)
-        ]
-        cancelled = [asyncio.create_task(read(0, 1, 1000)) for _ in range(5)]
-        reading = [asyncio.create_task(read(*plan)) for plan in plans]
-        await asyncio.sleep(0.1)
-        for task in cancelled:
-            task.cancel()
-        await asking
-        whole = list(enumerate(caller.chunks))
-        for (after, _, most), task in zip(plans, reading, strict=True):
-            assert await task == whole[after:][:most]
-        await asyncio.gather(*cancelled, return_exceptions=True)
+    plans = [
+        (after, pause, most)
+        for after in (0, 2, 17, 40)
+        for pause in (0, 0.003, 0.05)
+        for most in (5, 1000)
+    ]
+    cancelled = [asyncio.create_task(read(0, 1, 1000)) for _ in range(5)]
+    reading = [asyncio.create_task(read(*plan)) for plan in plans]
+    await asyncio.sleep(0.1)
+    for task in cancelled:
+        task.cancel()
+    await asking
+    whole = list(enumerate(caller.chunks))
+    for (after, _, most), task in zip(plans, reading, strict=True):
+        assert await task == whole[after:][:most]
+    await asyncio.gather(*cancelled, return_exceptions=True)
 
 
 @pytest.mark.virtual_time
 async def test_going_back_to_the_old_answer_while_a_new_one_is_made_leaves_both_where_they_are(
-    store_url: str,
+    world: World,
 ) -> None:
     agent_class = following(answering("Old.", Step.text("New one.", delay=1)))
-    async with hosting(agent_class, url=store_url) as host:
-        agent = host.get(agent_class, "a")
-        old = (await agent.save_messages("Well?")).message
-        trying = asyncio.create_task(agent.regenerate())
-        await asyncio.sleep(1.5)
-        assert await agent.select_branch(old.id)
-        new = (await trying).message
-        assert [each.id for each in await agent.get_branches(old.id)] == [old.id, new.id]
-        assert [each.text for each in await agent.get_messages()] == ["Well?", "Old."]
-        kept = await stored(host, "Talker/a")
-        assert [row.text for row in kept.path] == ["Well?", "Old."]
+    host = await world.host(agent_class)
+    agent = host.get(agent_class, "a")
+    old = (await agent.save_messages("Well?")).message
+    trying = asyncio.create_task(agent.regenerate())
+    await asyncio.sleep(1.5)
+    assert await agent.select_branch(old.id)
+    new = (await trying).message
+    assert [each.id for each in await agent.get_branches(old.id)] == [old.id, new.id]
+    assert [each.text for each in await agent.get_messages()] == ["Well?", "Old."]
+    kept = await stored(host, "Talker/a")
+    assert [row.text for row in kept.path] == ["Well?", "Old."]
