@@ -16,6 +16,7 @@ from outlast import (
     App,
     Auth,
     ChatRecovery,
+    Continuation,
     Debounce,
     FiberRecovery,
     Host,
@@ -26,6 +27,7 @@ from outlast import (
     tool,
 )
 from outlast.agent.agent import parts_of
+from outlast.chat.answer.continued_text import splice_settings
 from outlast.chat.inbox.concurrency import policy_of
 from outlast.chat.model.settings import model_settings
 from outlast.chat.recovery import budget
@@ -137,6 +139,9 @@ DURATIONS: dict[str, Use] = {
         ChatRecovery(no_progress_timeout=value)
     ),
     "ChatRecovery(max_age)": lambda value, _: given_up(ChatRecovery(max_age=value)),
+    "Continuation(max_delay)": lambda value, _: splice_settings(
+        Continuation(max_delay=value), can_replace=True
+    ),
     "Debounce(seconds)": lambda value, _: policy_of(Debounce(value)),
     "FiberRecovery(retry)": lambda value, _: FiberRecovery(retry=value).delay_after(2),
     "FiberRecovery(retry_at_most)": lambda value, _: FiberRecovery(

@@ -194,10 +194,10 @@ async def test_a_way_that_does_not_exist_is_told(
 
 
 def test_settings_that_make_no_sense_are_told() -> None:
-    with pytest.raises(ValueError, match="max_characters must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="max_characters must be an int of at least 1, got 0"):
         Continuation(max_characters=0)
-    with pytest.raises(ValueError, match="max_ms must be 0 or more"):
-        Continuation(max_ms=-1)
+    with pytest.raises(ValueError, match="max_delay must"):
+        Continuation(max_delay=-1)
     with pytest.raises(ValueError, match="must be set on the agent"):
         TurnConfig(continuation="new_message")
 

@@ -55,13 +55,13 @@ def test_a_quotation_is_the_end_of_the_text_and_of_a_bounded_length(text: str) -
     assert len(tail) <= LONGEST_TAIL + 40
 
 
-@pytest.mark.parametrize("text", ["", " ", "- ", "##", "T", "He", "1. "])
+@pytest.mark.parametrize("text", ["", " ", "- ", "##"])
 def test_next_to_nothing_is_written_again(text: str) -> None:
     assert is_negligible(text)
     assert "<tail>" not in continue_instruction(text)
 
 
-@pytest.mark.parametrize("text", ["He had", "港口", "1. Boil"])
+@pytest.mark.parametrize("text", ["He had", "港口", "1. Boil", "T", "He"])
 def test_a_word_is_continued(text: str) -> None:
     assert not is_negligible(text)
     assert f"<tail>{text}</tail>" in continue_instruction(text)

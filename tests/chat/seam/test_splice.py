@@ -158,7 +158,6 @@ LONG = "The harbour was quiet, and the town slept. Nobody saw the light that mov
         (LONG + "bre", "Bread is cheap.", "new_paragraph", "anew", "\n\nBread is cheap."),
         # too little to be continued
         ("- ", "Penguins swim.", "replace", "restart", "Penguins swim."),
-        ("Th", "penguins swim.", "replace", "restart", "penguins swim."),
         # nothing at all
         (LONG, "", "continue", "stopped", ""),
         (LONG, LONG[:50], "spliced", "stopped", ""),

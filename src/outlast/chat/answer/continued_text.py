@@ -35,6 +35,7 @@ from outlast.chat.seam.prefilled import PrefillSeam, sent_text
 from outlast.chat.seam.splice import Splicer, SpliceSettings
 from outlast.chat.turn.turn import Turn
 from outlast.chat.types.continuation import Continuation, ContinuationWay
+from outlast.core.clock import seconds
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -57,6 +58,16 @@ class RestRequest:
     messages: Sequence[ModelMessage]
     settings: ModelSettings
     is_prefilled: bool = False
+
+
+def splice_settings(wanted: Continuation, can_replace: bool) -> SpliceSettings:
+    """Return how the rest is joined to the text, as the user has set it up."""
+    return SpliceSettings(
+        max_characters=wanted.max_characters,
+        max_ms=seconds(wanted.max_delay) * 1000,
+        removes_preamble=wanted.removes_preamble,
+        may_replace=wanted.may_replace and can_replace,
+    )
 
 
 class ContinuedText:
@@ -126,14 +137,7 @@ class ContinuedText:
         return RestRequest(model, asked, settings)
 
     def _splicer(self) -> Splicer:
-        wanted = self._wanted
-        settings = SpliceSettings(
-            max_characters=wanted.max_characters,
-            max_ms=wanted.max_ms,
-            removes_preamble=wanted.removes_preamble,
-            may_replace=wanted.may_replace and self._can_replace,
-        )
-        return Splicer(self._stored, settings)
+        return Splicer(self._stored, splice_settings(self._wanted, self._can_replace))
 
     def gives_way(self, failure: Exception) -> bool:
         """Return whether the provider has refused this way, so that the next one is to be tried."""

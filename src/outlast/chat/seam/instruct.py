@@ -2,7 +2,7 @@
 
 A model that is only told to continue has to guess where: in the middle of a word, after which space? So the
 end of the stored text is quoted, and the model is asked to begin with exactly that. `splice` knows the same
-quotation, and takes it away. A text that says next to nothing is not continued but written again. The
+quotation, and takes it away. A text without a letter is not continued but written again. The
 instruction is for one request and never stored.
 """
 
@@ -16,7 +16,7 @@ SHORTEST_TAIL = 60  # characters, if the text has as many
 LONGEST_TAIL = 160
 _WORD = 40  # characters in which a word begins, in scripts that put spaces between words
 
-_LEAST = 4  # letters that are worth continuing
+_LEAST = 1  # letters that are worth continuing
 _SAMPLE = 400  # characters among which they must be
 
 _INTERRUPTED = "Your last answer was interrupted."
@@ -60,7 +60,7 @@ def is_begin_again(text: object) -> bool:
 
 
 def is_negligible(text: str) -> bool:
-    """Whether a text says too little to be continued: a letter or two, the mark that begins a list."""
+    """Whether a text says too little to be continued: the mark that begins a list, say."""
     return weight(text[:_SAMPLE].translate(Folding())) < _LEAST
 
 

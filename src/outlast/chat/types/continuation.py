@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal, get_args
+
+from outlast.core.clock import seconds
 
 ContinuationWay = Literal["retrieve", "prefill", "instruct", "new_message"]
 WAYS: tuple[ContinuationWay, ...] = get_args(ContinuationWay)
@@ -32,19 +34,15 @@ class Continuation:
     removes_preamble: bool = True  # "Sure, here is the rest:" is not shown
     may_replace: bool = True  # an answer that starts over replaces one that had no effects
     max_characters: int = 200  # held back at most
-    max_ms: float = 400
+    max_delay: float | timedelta = 0.4  # seconds, of what is held back
 
     def __post_init__(self) -> None:
         if self.way is not None and self.way not in WAYS:
             raise ValueError(f"way must be one of {', '.join(map(repr, WAYS))}, got {self.way!r}")
-        if not _is_number(self.max_characters) or self.max_characters < 1:
-            raise ValueError(f"max_characters must be at least 1, got {self.max_characters!r}")
-        if not _is_number(self.max_ms) or not 0 <= self.max_ms < math.inf:
-            raise ValueError(f"max_ms must be 0 or more milliseconds, got {self.max_ms!r}")
-
-
-def _is_number(given: object) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool)
+        most = self.max_characters
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            raise ValueError(f"max_characters must be an int of at least 1, got {most!r}")
+        seconds(self.max_delay, "max_delay")
 
 
 def continuation_of(given: Any) -> Continuation:
