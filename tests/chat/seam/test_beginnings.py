@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from misbehaviours import GREETINGS
+from benchmarks.seam.misbehaviours import GREETINGS
 
 from outlast.chat.seam.beginnings import (
     begins_anew,

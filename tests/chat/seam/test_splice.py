@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from misbehaviours import GREETINGS, spliced
+from benchmarks.seam.misbehaviours import GREETINGS, spliced
 
 from outlast.chat.seam.instruct import tail_of
 from outlast.chat.seam.splice import Splicer, SpliceSettings
