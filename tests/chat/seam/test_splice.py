@@ -319,6 +319,23 @@ def test_a_slow_model_that_begins_as_it_was_asked_to_has_all_the_time() -> None:
     assert splicer.feed("th.", 99_000.0) == "th."
 
 
+def test_a_greeting_is_not_waited_for_as_new_text_is() -> None:
+    """It is not shown in any case, so there is nothing to show in time before the answer begins."""
+    stored = "The harbour was quiet. Far out at sea, a single light moved slowly to the nor"
+    splicer = Splicer(stored)
+    assert splicer.feed("Sure, continuing where I left off:", 0.0) == ""
+    assert splicer.due is None
+    assert splicer.feed("\n\n", 500.0) == ""
+    assert splicer.due is None
+    assert splicer.feed(stored[-30:-20], 900.0) == ""
+    assert splicer.feed(f"{stored[-20:]}th.", 1200.0) == "th."
+    splicer = Splicer(stored)
+    splicer.feed("Sure, continuing where I left off:\n\n", 0.0)
+    splicer.feed("th. Nobody", 900.0)
+    assert splicer.due == 1300.0
+    assert splicer.tick(1300.0) == "th. Nobody"
+
+
 def test_a_repetition_that_turns_out_to_be_new_is_shown_at_once() -> None:
     code = "def test_light(self):\n    self.assertEqual(sea.light, 1)\n"
     stored = f"```py\n{code}\ndef test_dark(self):\n    pass\n\n"

@@ -224,7 +224,8 @@ class Splicer:
         if held >= self._settings.max_characters:
             return self._decide(now, is_end=False)
         self._most = max(self._most, held)
-        self._since = None if is_repeating else now if self._since is None else self._since
+        has_new = not is_repeating and not self._is_only_preamble()
+        self._since = None if not has_new else now if self._since is None else self._since
         return None
 
     def _has_tail(self, offset: int) -> bool:
@@ -248,6 +249,10 @@ class Splicer:
             each.is_growing and (each.is_expected or each.weight >= self._least)
             for each in self._overlaps
         )
+
+    def _is_only_preamble(self) -> bool:
+        """Whether nothing has come yet that is going to be shown."""
+        return self._preamble > 0 and all(char.isspace() for char in self._held[self._preamble :])
 
     def _is_after(self, found: Found) -> bool:
         """Whether it is clear what follows the overlap: the stored text may end with white space."""
