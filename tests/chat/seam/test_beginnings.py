@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from misbehaviours import GREETINGS
+from benchmarks.seam.misbehaviours import GREETINGS
 
 from outlast.chat.seam.beginnings import (
     begins_anew,
@@ -51,12 +51,24 @@ def test_greetings_come_in_many_forms(text: str) -> None:
         "Here are five fruits:\n",
         "Continuing north, they came to a harbour. ",
         "계속 걸었다. ",
+        "## Continued fractions\n\n",  # a heading
+        "Resuming a subscription\n\n",
+        "आगे किसी ओर गिर\n\n",
+        "接下来是第二点\n\n",
         "I continue to work: ",
         "Yes: ",
     ],
 )
 def test_an_answer_that_only_sounds_like_a_greeting_is_kept(text: str) -> None:
     assert preamble_end(text + "Light moved.", after_unfinished=True) == 0
+
+
+def test_the_line_behind_a_greeting_is_kept_unless_it_is_one() -> None:
+    greeting = "**Continued:**"
+    text = f"{greeting}\n\nContinued fractions\n\nThey are old."
+    assert preamble_end(text, after_unfinished=True) == len(greeting)
+    text = f"Sure, I'll continue.\n\n{greeting}"
+    assert preamble_end(f"{text}\n\nThey are old.", after_unfinished=True) == len(text)
 
 
 def test_a_bare_sure_counts_only_where_no_sentence_can_continue_with_it() -> None:

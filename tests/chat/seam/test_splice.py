@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from misbehaviours import GREETINGS, spliced
+from benchmarks.seam.misbehaviours import GREETINGS, spliced
 
 from outlast.chat.seam.instruct import tail_of
 from outlast.chat.seam.splice import Splicer, SpliceSettings
@@ -318,15 +318,38 @@ def test_a_slow_model_that_begins_as_it_was_asked_to_has_all_the_time() -> None:
     assert splicer.feed("th.", 99_000.0) == "th."
 
 
+def test_a_word_or_two_that_only_look_like_a_repetition_wait_no_longer_than_others() -> None:
+    splicer = Splicer("The harbour was quiet. Far out at sea, ")
+    assert splicer.feed("The ", 0.0) == ""
+    assert splicer.due is None  # the stored text begins like this
+    assert splicer.feed("light ", 100.0) == ""
+    assert splicer.due == 400.0
+
+
+def test_a_greeting_is_not_waited_for_as_new_text_is() -> None:
+    """It is not shown in any case, so there is nothing to show in time before the answer begins."""
+    stored = "The harbour was quiet. Far out at sea, a single light moved slowly to the nor"
+    splicer = Splicer(stored)
+    assert splicer.feed("Sure, continuing where I left off:", 0.0) == ""
+    assert splicer.due is None
+    assert splicer.feed("\n\n", 500.0) == ""
+    assert splicer.due is None
+    assert splicer.feed(stored[-30:-20], 900.0) == ""
+    assert splicer.feed(f"{stored[-20:]}th.", 1200.0) == "th."
+    splicer = Splicer(stored)
+    splicer.feed("Sure, continuing where I left off:\n\n", 0.0)
+    splicer.feed("th. Nobody", 900.0)
+    assert splicer.due == 1300.0
+    assert splicer.tick(1300.0) == "th. Nobody"
+
+
 def test_a_repetition_that_turns_out_to_be_new_is_shown_at_once() -> None:
     code = "def test_light(self):\n    self.assertEqual(sea.light, 1)\n"
     stored = f"```py\n{code}\ndef test_dark(self):\n    pass\n\n"
     splicer = Splicer(stored)
     assert splicer.feed(code[:-3], 0.0) == ""
     assert splicer.due is None  # it is what the reader has seen, so far
-    assert splicer.feed("2", 500.0) == ""
-    assert splicer.due == 900.0
-    assert splicer.tick(900.0) == code[:-3] + "2"
+    assert splicer.feed("2", 500.0) == code[:-3] + "2"
 
 
 def test_after_the_seam_text_is_returned_as_it_is() -> None:

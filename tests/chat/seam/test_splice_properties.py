@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
-from misbehaviours import (
+from benchmarks.seam.misbehaviours import (
     GREETINGS,
     SPLICEABLE,
     WRONG,
@@ -20,6 +18,8 @@ from misbehaviours import (
     spliced,
     switch_language,
 )
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from outlast.chat.seam.folding import Folding, weight
 from outlast.chat.seam.instruct import is_negligible, tail_of

@@ -29,7 +29,11 @@ _ENDED = r"(?:[:：]|(?=\n))[*_)\]）]*"
 _AFTER_YES = re.compile(
     rf"[*_(（\[]*{_ABOUT}(?:{_ENDED}|[。！]|[.!…]+(?=[\s*_)\]]))", re.IGNORECASE
 )
-_ALONE = re.compile(rf"\s*[*_#>(（\[-]*(?=(?:{_OPENER})){_ABOUT}{_ENDED}", re.IGNORECASE)
+_ALONE = re.compile(  # a line of its own without a colon may be a heading, unless it is in brackets
+    rf"\s*(?:[*_#>(（\[-]*(?=(?:{_OPENER})){_ABOUT}[:：][*_)\]）]*"
+    rf"|[*_]*[(（\[][*_]*(?=(?:{_OPENER})){_ABOUT}(?=\n))",
+    re.IGNORECASE,
+)
 _RULE = re.compile(r"\s*\n\s*(?:-{3,}|\*{3,}|_{3,})[ \t]*(?=\n)")
 
 _SORRY = re.compile(rf"\W*(?:{alternatives(words.SORRY)})", re.IGNORECASE)

@@ -128,6 +128,7 @@ class Splicer:
         self._preamble = 0  # of these belong to no answer
         self._first: float | None = None
         self._since: float | None = None  # something that may be new is held back
+        self._begun: float | None = None  # something has come that is no preamble
         self._most = 0
         self._overlaps = [self._overlap(0)]
         self._behind: Overlap | None = None  # the one behind the preamble
@@ -224,8 +225,20 @@ class Splicer:
         if held >= self._settings.max_characters:
             return self._decide(now, is_end=False)
         self._most = max(self._most, held)
-        self._since = None if is_repeating else now if self._since is None else self._since
+        self._since = self._held_since(now, is_repeating, is_found=best is not None)
         return None
+
+    def _held_since(self, now: float, is_repeating: bool, is_found: bool) -> float | None:
+        """When what may be new began to be held back: what only looked like a repetition was new then."""
+        if self._is_only_preamble():
+            self._begun = None
+        elif self._begun is None:
+            self._begun = now
+        if is_repeating or self._begun is None:
+            return None
+        if is_found:  # what follows the repetition is new
+            return now if self._since is None else self._since
+        return self._begun
 
     def _has_tail(self, offset: int) -> bool:
         """Whether the model has just begun with exactly what it was asked for."""
@@ -248,6 +261,10 @@ class Splicer:
             each.is_growing and (each.is_expected or each.weight >= self._least)
             for each in self._overlaps
         )
+
+    def _is_only_preamble(self) -> bool:
+        """Whether nothing has come yet that is going to be shown."""
+        return self._preamble > 0 and all(char.isspace() for char in self._held[self._preamble :])
 
     def _is_after(self, found: Found) -> bool:
         """Whether it is clear what follows the overlap: the stored text may end with white space."""
