@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from chat_rows import check_request
 from conversation import inbox
 from pydantic_ai.messages import ModelRequest, RetryPromptPart, ToolReturnPart
 
-from chat_rows import check_request
 from outlast import Host, Message
 from outlast.testing import Step
 

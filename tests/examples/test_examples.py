@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from examples_served import EXAMPLES, LONG, STORY, python, serving, story, until, uvicorn
+
 from outlast.client import Client, Refused
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from examples_served import EXAMPLES, LONG, STORY, Served, story, uvicorn
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from chromium import chromium
 from conformance.browser import node
-from examples_served import EXAMPLES, LONG, STORY, Served, story, uvicorn
 
 REACT = EXAMPLES / "react"
 

@@ -12,7 +12,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
 from examples_served import LONG, ROOT, serving, until
 
 ASKED = "Say hello."
