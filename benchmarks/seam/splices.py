@@ -41,7 +41,8 @@ class Shown:
 
     def _show(self, text: str, now: float) -> None:
         if text:
-            oldest = self._arrived[max(0, len(self._arrived) - len(text))]
+            words = text.lstrip() or text  # white space is nothing to wait for
+            oldest = self._arrived[max(0, len(self._arrived) - len(words))]
             self.held_ms = max(self.held_ms, now - oldest)
             self.text += text
 
