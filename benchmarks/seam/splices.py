@@ -90,7 +90,7 @@ def splices(behaving: Sequence[Misbehaviour], per_second: int) -> Callable[[Plac
             "lost": float(lost),
             "stuck": 0.0,
             "held_ms": sorted(held_ms)[n // 2],
-            "held_most_ms": max(held_ms),
+            "held_most_ms": round(max(held_ms), 3),
             "held_characters": float(held),
         }
 
