@@ -43,7 +43,7 @@ async def run_ours(plan: Plan) -> None:
     from outlast.demo.local_model import model_at
 
     class Talker(Think):
-        continuation = plan.way
+        continuation: Any = plan.way
         system_prompt = "You are a helpful assistant."
 
         def get_model(self) -> Any:
