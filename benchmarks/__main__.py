@@ -50,7 +50,7 @@ def progress(i: int, n: int, started: float, outcome: runner.Outcome) -> str:
     first = [
         f"{column.title} {report.number(outcome.metrics[column.metric])}"
         for column in report.COLUMNS[outcome.job.workload]
-        if outcome.metrics
+        if column.metric in outcome.metrics
     ]
     told = ", ".join(first) or outcome.problem
     clock = f"{elapsed // 60}:{elapsed % 60:02}"

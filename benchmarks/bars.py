@@ -141,6 +141,42 @@ def recovery_bars(numbers: Numbers) -> Iterator[Bar]:
             yield Bar(f"{what} after {when}", get(workload, "ours-full", fault), 0, "")
 
 
+def seam_bars(numbers: Numbers) -> Iterator[Bar]:
+    """Continued answers: nothing twice, nothing lost, whatever the model does."""
+    rows = {system: row for (workload, system), row in numbers.found.items() if workload == "seam"}
+    killed = [row for name, row in rows.items() if name.startswith("ours-") and "real" not in name]
+    spliced = [
+        row
+        for name, row in rows.items()
+        if name.startswith("ours-")
+        and name.endswith(("obeys", "tail", "everything", "greets", "stops"))
+    ]
+    for fault, what in (
+        ("twice", "characters repeated"),
+        ("lost", "characters lost"),
+        ("stuck", "answers that did not end"),
+    ):
+        total = sum(row[fault] for row in killed) if killed else None
+        yield Bar(f"killed, seven scripted models: {what}", total, 0, "")
+    perfect = min((row["perfect_pct"] for row in spliced), default=None)
+    yield Bar(
+        "killed, models that repeat, greet or stop: perfect", perfect, 99, " %", at_least=True
+    )
+    get = numbers.get
+    for name, pace in (("once", "all at once"), ("fast", "50 tokens/s")):
+        system = f"splicer-{name}"
+        share = get("seam", system, "perfect_pct")
+        yield Bar(f"10,000 texts, {pace}: spliced", share, 99, " %", at_least=True)
+        for fault, what in (("twice", "repeated"), ("lost", "lost")):
+            yield Bar(f"10,000 texts, {pace}: characters {what}", get("seam", system, fault), 0, "")
+        held = get("seam", system, "held_most_ms")
+        yield Bar(f"10,000 texts, {pace}: new text held back", held, 400, " ms")
+        characters = get("seam", system, "held_characters")
+        yield Bar(f"10,000 texts, {pace}: characters held back", characters, 200, "")
+    identical = get("seam", "ours-real-prefill", "perfect_pct")
+    yield Bar("SmolLM2, handed its words: byte-identical", identical, 100, " %", at_least=True)
+
+
 def wire_bars(numbers: Numbers) -> Iterator[Bar]:
     """Answers over WebSockets, sockets that stream or idle, and catching up."""
     get = numbers.get
@@ -201,6 +237,7 @@ def bars(found: Medians) -> Iterator[Bar]:
         )
     yield from chat_bars(numbers)
     yield from recovery_bars(numbers)
+    yield from seam_bars(numbers)
     yield Bar("100,000 idle agents: memory", numbers.growth("rss_mb"), 5, " MB")
     yield Bar(
         "100,000 idle agents: CPU", get("w5", "ours-idle", "idle_cpu_pct"), NO_IDLE_CPU_PCT, " %"

@@ -40,7 +40,7 @@ class Job:
 
     @property
     def needs_workerd(self) -> bool:
-        return self.system == "think"
+        return self.system.split("-")[0] == "think"
 
 
 WORKLOADS = {
@@ -61,6 +61,7 @@ WORKLOADS = {
     "w4": "SIGKILL in mid-answer: until a connected client is told more, and what was lost or came twice",
     "w4ten": "Ten SIGKILLs of one server, 8 s apart, each in mid-answer: until a client is told more",
     "w4cold": "A process that starts over an interrupted answer: until a client is told more",
+    "seam": "Answers that are killed, and models that continue them in seven ways: characters twice and lost",
     "w5": "A fresh host over a store that knows 100,000 idle agents",
     "wire": "One streamed answer of 500 deltas after another, over a WebSocket",
     "wirec": "Streamed answers of 500 deltas over WebSockets, 50 at once",
@@ -79,6 +80,7 @@ def jobs() -> list[Job]:
     from benchmarks import chat_floors, floors, imports, ours, ours_chat, ours_tools
     from benchmarks.peers import dbos, langgraph, pydantic_ai, restate, think
     from benchmarks.recovery import jobs as recovery
+    from benchmarks.seam import jobs as seam
     from benchmarks.wire import jobs as wire
 
     sources = (
@@ -89,6 +91,7 @@ def jobs() -> list[Job]:
         restate,
         pydantic_ai,
         recovery,
+        seam,
         wire,
         think,
         imports,

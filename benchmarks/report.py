@@ -91,6 +91,17 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "w4": RECOVERED,
     "w4ten": RECOVERED,
     "w4cold": RECOVERED,
+    "seam": (
+        Column("answers", "answers", ratios=False),
+        Column("perfect %", "perfect_pct", ratios=False),
+        Column("replaced %", "replaced_pct", ratios=False),
+        Column("paragraph %", "paragraph_pct", ratios=False),
+        Column("twice", "twice", ratios=False),
+        Column("lost", "lost", ratios=False),
+        Column("stuck", "stuck", ratios=False),
+        Column("held ms", "held_ms", ratios=False),
+        Column("most", "held_most_ms", ratios=False),
+    ),
     "w5": (
         Column("RSS MB", "rss_mb", ratios=False),
         Column("idle CPU %", "idle_cpu_pct", ratios=False),
@@ -193,8 +204,11 @@ def cells(job: Job, outcomes: list[Outcome], found: Medians) -> list[str]:
     row = [job.label]
     mine = found[job.workload, job.system]
     for column in COLUMNS[job.workload]:
-        value = mine[column.metric]
-        row.append(number(value))
+        value = mine.get(column.metric)
+        row.append("" if value is None else number(value))
+        if value is None:
+            row += [""] * (3 if column.ratios else 0)
+            continue
         if column.ratios:
             row.append(spread(outcomes, column.metric))
             for other in ("floor", "ours"):

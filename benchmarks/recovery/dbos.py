@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.recovery.words import spoken
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 STREAM = "words"
 
 
 class Workflows:
-    """A workflow for each request. DBOS resumes by itself what was interrupted."""
+    """A workflow for each request. DBOS resumes by itself what was interrupted.
 
-    def __init__(self, directory: str) -> None:
+    `speak` is what the model says to the request of an id.
+    """
+
+    def __init__(
+        self, directory: str, speak: Callable[[str], AsyncIterator[str]] = lambda _: spoken()
+    ) -> None:
         import dbos
 
+        self._speak = speak
         self._dbos: Any = dbos
         self._path = Path(directory) / "dbos.db"
         sqlite3.connect(self._path).execute("pragma journal_mode = wal")
@@ -39,13 +45,13 @@ class Workflows:
         )
 
         @durable.step()
-        async def speak() -> None:
-            async for said in spoken():
+        async def speak(id: str) -> None:
+            async for said in self._speak(id):
                 await durable.write_stream_async(STREAM, said)
 
         @durable.workflow()
-        async def answer() -> None:
-            await speak()
+        async def answer(id: str) -> None:
+            await speak(id)
             await durable.close_stream_async(STREAM)
 
         self._answer = answer
@@ -55,7 +61,7 @@ class Workflows:
 
     async def begin(self, id: str) -> None:
         with self._dbos.SetWorkflowID(id):
-            await self._dbos.DBOS.start_workflow_async(self._answer)
+            await self._dbos.DBOS.start_workflow_async(self._answer, id)
 
     async def latest(self) -> str | None:
         found = await self._dbos.DBOS.list_workflows_async()

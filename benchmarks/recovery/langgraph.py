@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.recovery.words import spoken
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 
-def speaking_graph() -> Any:
+def speaking_graph(speak: Callable[[str], AsyncIterator[str]]) -> Any:
     """The graph. Its node is given the conversation as it was before it ran: no partial answer is kept."""
     from langchain_core.language_models.chat_models import BaseChatModel
     from langchain_core.messages import AIMessageChunk
@@ -28,8 +28,8 @@ def speaking_graph() -> Any:
         def _generate(self, *_: Any, **__: Any) -> Any:
             raise NotImplementedError("it streams, and nothing else")
 
-        async def _astream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
-            async for said in spoken():
+        async def _astream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[Any]:
+            async for said in speak(messages[-1].content):
                 yield ChatGenerationChunk(message=AIMessageChunk(content=said))
 
     speaker = Speaker()
@@ -45,9 +45,15 @@ def speaking_graph() -> Any:
 
 
 class Threads:
-    """A thread for each request. At the start, those with something left to do are resumed."""
+    """A thread for each request. At the start, those with something left to do are resumed.
 
-    def __init__(self, directory: str) -> None:
+    `speak` is what the model says to the request of an id.
+    """
+
+    def __init__(
+        self, directory: str, speak: Callable[[str], AsyncIterator[str]] = lambda _: spoken()
+    ) -> None:
+        self._speak = speak
         self._path = str(Path(directory) / "langgraph.db")
         self._words: dict[str, list[str]] = {}  # of this life
         self._more = asyncio.Event()
@@ -62,7 +68,7 @@ class Threads:
         from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
         async with AsyncSqliteSaver.from_conn_string(self._path) as saver:
-            self._app = speaking_graph().compile(checkpointer=saver)
+            self._app = speaking_graph(self._speak).compile(checkpointer=saver)
             known = {each.config["configurable"]["thread_id"] async for each in saver.alist(None)}
             for thread in known:
                 if (await self._app.aget_state(self._place(thread))).next:
@@ -88,7 +94,7 @@ class Threads:
         more.set()
 
     async def begin(self, id: str) -> None:
-        self._run(id, {"messages": [("user", "Say the words.")]})
+        self._run(id, {"messages": [("user", id)]})
 
     async def latest(self) -> str | None:
         return next(iter(self._running), None)

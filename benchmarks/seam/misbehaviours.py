@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from outlast.chat.seam.instruct import tail_of
-from outlast.chat.seam.splice import Splicer, SpliceSettings, Verdict
+if TYPE_CHECKING:
+    from outlast.chat.seam.splice import SpliceSettings, Verdict
 
 _ENGLISH = """the rain fell softly on an old town while people hurried home along narrow streets and
 thought about dinner some of them stopped at bakery where warm bread was waiting others
@@ -181,6 +182,13 @@ class Case:
     said: str
 
 
+def tail_of(stored: str) -> str:
+    """The end of the stored text with which a model is asked to begin."""
+    from outlast.chat.seam import instruct  # not yet installed when jobs are only listed
+
+    return instruct.tail_of(stored)
+
+
 def obey(chance: random.Random, script: str, stored: str, rest: str) -> str:
     return tail_of(stored) + rest
 
@@ -270,6 +278,8 @@ def spliced(
     stored: str, deltas: Iterator[str] | list[str], settings: SpliceSettings | None = None
 ) -> tuple[str, Verdict]:
     """What is shown of a continuation, and the verdict about it."""
+    from outlast.chat.seam.splice import Splicer
+
     splicer = Splicer(stored, settings)
     shown = "".join([splicer.feed(delta, 0.0) for delta in deltas]) + splicer.finish(0.0)
     assert splicer.verdict is not None

@@ -15,6 +15,8 @@ from benchmarks.catalogue import Job
 from benchmarks.deltas import AT_ONCE, DELTAS
 from benchmarks.processes import free_port, process, request_when_ready
 from benchmarks.recovery.workloads import System, cold, run, supervised
+from benchmarks.seam.models import MODELS
+from benchmarks.seam.sockets import served_and_killed
 from benchmarks.servers import workerd
 from benchmarks.wire.jobs import measured
 from benchmarks.wire.workloads import Serving, streams, turns
@@ -61,4 +63,8 @@ JOBS = [
     Job("wiret", "think", LABEL, "full", measured(turns, serving), 100),
     Job("w4", "think", LABEL, "full", run(supervised, recovering()), 5),
     Job("w4cold", "think", LABEL, "full", run(cold, recovering()), 5),
+    *(
+        Job("seam", f"think-{name}", f"{LABEL}: {what}", "", served_and_killed(command, behave), 20)
+        for name, what, behave in MODELS
+    ),
 ]

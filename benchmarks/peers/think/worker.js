@@ -74,6 +74,41 @@ export class Words extends Think {
   }
 }
 
+// For the benchmark of the seam: the model is that of `benchmarks/seam/provider.py`, an OpenAI-compatible server.
+async function* asked(url, prompt) {
+  const messages = prompt.map(({ role, content }) => ({
+    role,
+    content: typeof content === "string" ? content : content.map((part) => part.text ?? "").join("")
+  }));
+  const body = JSON.stringify({ model: "m", stream: true, temperature: 0, seed: 1, max_tokens: 120, messages });
+  const headers = { "content-type": "application/json" };
+  const answer = await fetch(`${url}/chat/completions`, { method: "POST", headers, body });
+  yield { type: "stream-start", warnings: [] };
+  yield { type: "text-start", id: "t" };
+  let left = "";
+  for await (const text of answer.body.pipeThrough(new TextDecoderStream())) {
+    const lines = (left + text).split("\n");
+    left = lines.pop();
+    for (const line of lines.filter((line) => line.startsWith("data: {"))) {
+      const delta = JSON.parse(line.slice(6)).choices[0]?.delta?.content;
+      if (delta) yield { type: "text-delta", id: "t", delta };
+    }
+  }
+  yield { type: "text-end", id: "t" };
+  yield { type: "finish", finishReason: { unified: "stop", raw: undefined }, usage };
+}
+
+export class Seam extends Think {
+  getModel() {
+    return {
+      ...talker(0),
+      doStream: async ({ prompt }) => ({
+        stream: ReadableStream.from(asked(this.env.PROVIDER.replace("{id}", this.name), prompt))
+      })
+    };
+  }
+}
+
 export default {
   async fetch(request, env) {
     if (new URL(request.url).pathname === "/healthz") return new Response("ok");

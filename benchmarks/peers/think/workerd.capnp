@@ -5,6 +5,7 @@ const config :Workerd.Config = (
   services = [
     (name = "think", worker = .think),
     (name = "disk", disk = (writable = true)),
+    (name = "internet", network = (allow = ["public", "private", "local"])),
   ],
   sockets = [(name = "http", http = (), service = "think")],
   # "agents" imports cloudflare:email, whose inside is not part of workerd.
@@ -22,12 +23,15 @@ const think :Workerd.Worker = (
   bindings = [
     (name = "Chat", durableObjectNamespace = "Chat"),
     (name = "Words", durableObjectNamespace = "Words"),
+    (name = "Seam", durableObjectNamespace = "Seam"),
+    (name = "PROVIDER", fromEnvironment = "PROVIDER"),
     (name = "DELTAS", fromEnvironment = "DELTAS"),
     (name = "LIFE", fromEnvironment = "LIFE"),
   ],
   durableObjectNamespaces = [
     (className = "Chat", uniqueKey = "outlast-bench-chat", enableSql = true),
     (className = "Words", uniqueKey = "outlast-bench-words", enableSql = true),
+    (className = "Seam", uniqueKey = "outlast-bench-seam", enableSql = true),
   ],
   durableObjectStorage = (localDisk = "disk"),
 );

@@ -318,6 +318,26 @@ def test_a_slow_model_that_begins_as_it_was_asked_to_has_all_the_time() -> None:
     assert splicer.feed("th.", 99_000.0) == "th."
 
 
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (
+            "For example, the harbour is quiet at night, and so are the islands in the bay,",
+            " for example, the small ones.",
+        ),
+        (
+            "멈췄고 가며 몰랐다. 사람들은 광장 앞에서 비가 저녁을 따라 위로",
+            " 멈췄고 가며 아무도 없었다.",
+        ),
+    ],
+)
+def test_words_of_the_beginning_that_occur_again_do_not_replace_the_answer(
+    stored: str, said: str
+) -> None:
+    shown, verdict = spliced(stored, [said])
+    assert (shown, verdict.kind) == (said, "continue")
+
+
 def test_a_word_or_two_that_only_look_like_a_repetition_wait_no_longer_than_others() -> None:
     splicer = Splicer("The harbour was quiet. Far out at sea, ")
     assert splicer.feed("The ", 0.0) == ""

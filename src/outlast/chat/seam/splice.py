@@ -310,7 +310,7 @@ class Splicer:
             return "restart"
         if self._is_code or not self._settings.is_prose or stored.text.endswith(("`", "~")):
             return None
-        if lead >= self._settings.min_overlap:
+        if lead >= self._settings.min_overlap and _begin_alike(stored.text, body):
             return "restart" if self._is_unfinished else "anew"
         if is_refusal(body) and not is_quoting(stored.text) and not is_refusal(stored.text):
             return "refusal"
@@ -354,6 +354,11 @@ class Splicer:
         self.verdict = Verdict(kind, reason, removed, self._most, waited)
         self._held, self._overlaps, self._since = [], [], None
         return shown
+
+
+def _begin_alike(stored: str, body: str) -> bool:
+    """Whether both begin with the same character: words that recur in a sentence follow a space."""
+    return body.lstrip("\n")[:1] == stored.lstrip()[:1]
 
 
 def _after_trailing(rest: str, stored: Stored) -> str:
