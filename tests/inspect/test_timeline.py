@@ -291,3 +291,34 @@ def test_every_decision_has_words(facts: Facts) -> None:
     assert moment.what != decision.action
     assert moment.what.endswith(".")
     assert moment.row == decision.row
+
+
+@pytest.mark.parametrize(
+    ("seam", "why"),
+    [
+        (None, None),
+        ({"way": "retrieve"}, "the rest was fetched from the provider"),
+        (
+            {"way": "prefill", "kind": "continue", "removed": 0, "held_ms": 0},
+            "the model was given its own words to continue",
+        ),
+        (
+            {
+                "way": "instruct",
+                "kind": "spliced",
+                "removed": 30,
+                "held_ms": 120,
+                "why_not_better": "it thinks first",
+            },
+            "the model was asked to continue; 30 repeated characters were left out, decided after 120 ms"
+            " (it thinks first)",
+        ),
+        (
+            {"way": "instruct", "kind": "replace", "removed": 0, "held_ms": 0},
+            "the model was asked to continue; its new answer replaced the partial one",
+        ),
+    ],
+)
+def test_it_says_how_the_rest_of_a_text_was_obtained(seam: Any, why: str | None) -> None:
+    rows = TurnRows("A/a", replace(ENTRY, attempt=2), decisions=[replace(CONTINUE, seam=seam)])
+    assert one(rows, "continued").why == why

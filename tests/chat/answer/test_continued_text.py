@@ -25,6 +25,9 @@ from pydantic_ai.exceptions import ModelHTTPError
 
 from outlast import Continuation, ToolCall, TurnConfig, tool
 from outlast.chat.model.beginnings import asks_to_continue
+from outlast.host.address import Address
+from outlast.inspect import views
+from outlast.inspect.reader import reading
 from outlast.testing import ScriptedModel, Step
 from support import World, hosting
 
@@ -90,6 +93,17 @@ async def test_a_model_that_can_is_handed_its_own_words(store_url: str) -> None:
     assert is_handed(request)
     assert request[-1].text == FIRST
     assert "text-start" not in chunks, "the text goes on"
+
+
+async def test_the_inspector_shows_the_way(sqlite_url: str) -> None:
+    Talker = talker(begins_with(FIRST[-30:] + REST))
+    await break_off(sqlite_url, Talker, "u1", after=1.8)
+    async with hosting(Talker, url=sqlite_url, life="2") as host:
+        await wait_for(host, Talker)
+    async with reading(sqlite_url) as reader:
+        found = await views.turn(reader, Address.of("Talker", "a"), "s1", is_hosted=False)
+    [moment] = [each for each in found.moments if each.kind == "continued"]
+    assert "asked to continue; 30 repeated characters were left out" in str(moment.why)
 
 
 async def test_white_space_at_the_seam_is_not_doubled(sqlite_url: str) -> None:
