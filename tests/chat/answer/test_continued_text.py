@@ -192,7 +192,11 @@ async def test_new_message_is_a_way_of_continuing(store_url: str) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "text"),
     [
-        ("prefil", ValueError, "way must be one of 'retrieve', 'prefill', 'instruct'"),
+        (
+            "prefil",
+            ValueError,
+            "continuation must be one of 'retrieve', 'prefill', 'instruct', 'new_message'",
+        ),
         (5, TypeError, "or a Continuation, got 5"),
     ],
 )
@@ -208,6 +212,8 @@ async def test_a_way_that_does_not_exist_is_told(
 
 
 def test_settings_that_make_no_sense_are_told() -> None:
+    with pytest.raises(ValueError, match="way must be one of 'retrieve', .* got 'prefil'"):
+        Continuation(way="prefil")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_characters must be an int of at least 1, got 0"):
         Continuation(max_characters=0)
     with pytest.raises(ValueError, match="max_delay must"):

@@ -49,7 +49,8 @@ def continuation_of(given: Any) -> Continuation:
     """Return the settings that `continuation=` stands for: a way, all of the settings, or None."""
     if isinstance(given, Continuation):
         return given
-    if given is None or isinstance(given, str):
-        return Continuation(way=given)  # type: ignore[arg-type]
+    if given is None or given in WAYS:
+        return Continuation(way=given)
+    error = ValueError if isinstance(given, str) else TypeError
     ways = ", ".join(map(repr, WAYS))
-    raise TypeError(f"continuation must be one of {ways}, or a Continuation, got {given!r}")
+    raise error(f"continuation must be one of {ways}, or a Continuation, got {given!r}")
