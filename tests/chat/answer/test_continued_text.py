@@ -141,7 +141,7 @@ async def test_who_refuses_to_be_handed_its_words_is_asked_in_the_same_attempt(
     assert seam["way"] == "instruct"
     assert "refused" in seam["why_not_better"]
     assert [is_handed(request.messages) for request in model.requests] == [False, True, False]
-    assert "the model is asked to continue" in caplog.text
+    assert "asking the model to continue" in caplog.text
 
 
 async def test_who_has_refused_is_not_asked_again_by_this_host(sqlite_world: World) -> None:

@@ -310,6 +310,55 @@ def test_at_most_so_many_characters_are_held_back() -> None:
     assert splicer.verdict.held == 49
 
 
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ("The harbour was quiet, and far out at ", "sea a light moved in the "),
+        ("It is what the harbour of the town was for, as is", " well known by the people "),
+        ("0.17 1.17 2.17 3.17 ", "4.18 5.18 6.18 7.18 8.18 "),
+    ],
+)
+def test_words_that_can_only_continue_the_sentence_are_shown_at_once(
+    stored: str, said: str
+) -> None:
+    splicer = Splicer(stored)
+    assert splicer.feed(said, 0.0) == said
+    assert splicer.verdict is not None
+    assert (splicer.verdict.kind, splicer.verdict.reason) == ("continue", "direct")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Several lights moved in the ",  # may be a new answer
+        "sure, here is the rest of the ",
+        "continuing where I left off in the ",
+        "lumières dans la nuit, et le bateau ",  # none of the small words of the language
+        "- and the first of the items ",
+    ],
+)
+def test_other_words_are_held_back_for_longer(said: str) -> None:
+    splicer = Splicer(
+        "It is what the harbour of the town was for, and that was known. Far out at sea "
+    )
+    assert splicer.feed(said, 0.0) == ""
+
+
+def test_a_slow_model_has_all_the_time_to_greet() -> None:
+    splicer = Splicer("It was late. He had")
+    for number, word in enumerate(["Certainly!", "Here", "is", "the", "continuation:"]):
+        assert splicer.feed(f"{word} ", number * 1000.0) == ""
+    assert splicer.due is None
+    assert splicer.feed("\n\nIt was late. He had been", 9000.0) == " been"
+
+
+def test_words_that_only_begin_like_a_greeting_are_shown_once_they_are_too_many() -> None:
+    splicer = Splicer("It was late. ")
+    said = "Here " + "and there " * 12
+    shown = "".join(splicer.feed(f"{word} ", 1000.0 * n) for n, word in enumerate(said.split()))
+    assert shown == said
+
+
 def test_a_slow_model_that_begins_as_it_was_asked_to_has_all_the_time() -> None:
     stored = "The harbour was quiet. Far out at sea, a single light moved slowly to the nor"
     splicer = Splicer(stored)

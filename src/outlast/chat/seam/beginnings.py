@@ -21,6 +21,7 @@ MAX_PREAMBLE = 160  # characters
 _YES = alternatives(words.YES)
 _OPENER = alternatives(words.OPENERS)
 _CONTINUING = alternatives(words.CONTINUING)
+_GREETING = re.compile(rf"(?:{_YES}|{_OPENER}|{alternatives(words.SORRY)})", re.IGNORECASE)
 _YES_FIRST = re.compile(
     rf"[*_#>]*(?:{_YES})(?=[\s:：{words.COMMAS}继繼続계이])[\s{words.COMMAS}]*", re.IGNORECASE
 )
@@ -34,6 +35,8 @@ _ALONE = re.compile(  # a line of its own without a colon may be a heading, unle
     rf"|[*_]*[(（\[][*_]*(?=(?:{_OPENER})){_ABOUT}(?=\n))",
     re.IGNORECASE,
 )
+_LONGEST_SENTENCE = 110  # characters of a sentence about continuing
+_MAYBE = re.compile(rf"[*_#>(（\[-]*(?:{_YES}|{_OPENER})[^\n:：]*\Z", re.IGNORECASE)
 _RULE = re.compile(r"\s*\n\s*(?:-{3,}|\*{3,}|_{3,})[ \t]*(?=\n)")
 
 _SORRY = re.compile(rf"\W*(?:{alternatives(words.SORRY)})", re.IGNORECASE)
@@ -130,6 +133,14 @@ def preamble_end(text: str, *, after_unfinished: bool) -> int:
     return place if rule is None else rule.end()
 
 
+def may_become_preamble(text: str) -> bool:
+    """Whether the first words of a text are those of a preamble, whose end has not come yet."""
+    said = text.lstrip()
+    if not said or said[0].islower() or len(said) > _LONGEST_SENTENCE:
+        return False
+    return _MAYBE.match(said) is not None
+
+
 def reopened_fence_end(text: str) -> int:
     """How many characters open a code block in a named language; 0: none."""
     found = _REOPENED.match(text)
@@ -155,6 +166,23 @@ def begins_anew(text: str, rest: str) -> bool:
     if _BLOCK.match(rest):
         return not (_LIST_ITEM.match(rest) and gap(text, rest))
     return rest[:1].isupper() and (rest[1:2].islower() or rest[1:2] in words.AFTER_I)
+
+
+def continues_sentence(text: str, rest: str) -> bool:
+    """Whether `rest` begins as the middle of a sentence does: with a small letter or a digit.
+
+    Not if its first words could be a greeting, a block of Markdown, or those of another language.
+    """
+    said = rest.lstrip(" ")
+    if not (said[:1].islower() or said[:1].isdigit()) or _BLOCK.match(said):
+        return False
+    if _GREETING.match(said) is not None or begins_anew(text, rest):
+        return False
+    language = _language(text[-_SAMPLE:])
+    if language is None:
+        return True
+    small_words = _FUNCTION_WORDS[language]
+    return any(word.casefold() in small_words for word in _WORD.findall(said)[:-1])
 
 
 def is_alike(one: str, other: str) -> bool:

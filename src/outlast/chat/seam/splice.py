@@ -20,10 +20,11 @@ continuation, and again behind every preamble ("Sure, here is the rest:"). Four 
 * It has nothing to do with the stored text, as a continuation should: `continue`.
 
 **How long it takes.** Held back are at most `max_characters`, for at most `max_ms` milliseconds; then what
-is known decides. Text that repeats what the reader has before them is not held back in this sense: it is
-swallowed as it comes, even if the model repeats ten thousand characters. A model that begins with the tail
-which it was asked for (`instruct`) is recognised with the tail's last character. Once it is decided,
-`Splicer.feed` returns what it is given.
+is known decides. A few words are enough if they repeat nothing and continue the sentence in which the stored
+text ends: a small letter or a digit begins neither a greeting nor a new answer. Text that repeats what the
+reader has before them is not held back in this sense: it is swallowed as it comes, even if the model repeats
+ten thousand characters. A model that begins with the tail which it was asked for (`instruct`) is recognised
+with the tail's last character. Once it is decided, `Splicer.feed` returns what it is given.
 
 **What cannot be known.** "ha ha" after "ha ha" may be a repetition or the joke. A repetition has to be
 `min_overlap` characters long (a third of that in Chinese or Japanese), the whole stored text, or whole
@@ -40,12 +41,14 @@ from outlast.chat.seam import words
 from outlast.chat.seam.beginnings import (
     MAX_PREAMBLE,
     begins_anew,
+    continues_sentence,
     gap,
     is_alike,
     is_another_language,
     is_quoting,
     is_refusal,
     is_unfinished,
+    may_become_preamble,
     open_fence,
     paragraph_break,
     preamble_end,
@@ -71,6 +74,7 @@ Reason = Literal[
 _ANCHORED = 20  # least weight of a repetition behind words that may be a preamble
 _MOST_ANCHORS = 4
 _CERTAIN = 40  # weight of a common beginning that is no coincidence, wherever the stored text ends
+_PLAIN = 24  # characters that show whether they continue a sentence
 _SHORT = 60  # weight of a stored text of which little is lost
 _OPENING = 400  # folded characters in which another answer resembles the first one
 
@@ -222,7 +226,8 @@ class Splicer:
             held = min(held, len(self._held) - best.found.end)
             if not self._may_grow(best) and self._is_after(best.found):
                 return self._joined(now, best, best.found)
-        if held >= self._settings.max_characters:
+        is_plain = best is None and self._is_plain()
+        if is_plain or held >= self._settings.max_characters:
             return self._decide(now, is_end=False)
         self._most = max(self._most, held)
         self._since = self._held_since(now, is_repeating, is_found=best is not None)
@@ -230,7 +235,7 @@ class Splicer:
 
     def _held_since(self, now: float, is_repeating: bool, is_found: bool) -> float | None:
         """When what may be new began to be held back: what only looked like a repetition was new then."""
-        if self._is_only_preamble():
+        if self._is_only_preamble() or self._may_be_preamble():
             self._begun = None
         elif self._begun is None:
             self._begun = now
@@ -262,9 +267,27 @@ class Splicer:
             for each in self._overlaps
         )
 
+    def _is_plain(self) -> bool:
+        """Whether this can only continue the sentence in which the stored text ends: it repeats nothing, and
+        begins as neither a preamble nor a sentence does.
+        """
+        if len(self._held) < _PLAIN or self._held[-1] != " " or not self._is_unfinished:
+            return False
+        if self._is_code or not self._settings.is_prose:
+            return False
+        if any(each.is_growing for each in self._overlaps):
+            return False
+        return continues_sentence(self._stored.text, "".join(self._held))
+
     def _is_only_preamble(self) -> bool:
         """Whether nothing has come yet that is going to be shown."""
         return self._preamble > 0 and all(char.isspace() for char in self._held[self._preamble :])
+
+    def _may_be_preamble(self) -> bool:
+        """Whether what has come begins as a preamble does, and may still become one."""
+        if not self._settings.removes_preamble or len(self._held) > MAX_PREAMBLE:
+            return False
+        return may_become_preamble("".join(self._held[self._preamble :]))
 
     def _is_after(self, found: Found) -> bool:
         """Whether it is clear what follows the overlap: the stored text may end with white space."""
