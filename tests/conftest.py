@@ -27,6 +27,7 @@ from outlast.testing import VirtualLoop
 from schemas import Schemas
 from support import World
 from sweeps import SEED, seed_of_the_run
+from timings import merged
 
 PROJECT = Path(__file__).parent.parent
 
@@ -156,8 +157,8 @@ class Durations:
     def pytest_sessionfinish(self) -> None:
         cache = self._config.cache
         if cache is not None:
-            took = {name: round(seconds, 2) for name, seconds in self._took.items()}
-            cache.set("outlast/durations", {**cache.get("outlast/durations", {}), **took})
+            known = cache.get("outlast/durations", {})
+            cache.set("outlast/durations", merged(known, self._took))
 
 
 @pytest.hookimpl(wrapper=True)

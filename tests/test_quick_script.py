@@ -10,6 +10,8 @@ from textwrap import dedent
 
 import pytest
 
+from timings import merged
+
 SCRIPT = Path(__file__).parent.parent / "script" / "quick"
 
 FILES = {
@@ -54,7 +56,8 @@ class Project:
     def write(self, name: str, text: str) -> None:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dedent(text))
+        is_test = path.name.startswith("test_")
+        path.write_text(dedent(text) + ("\ndef test_it(): ...\n" if is_test else ""))
 
     def git(self, *arguments: str) -> None:
         who = ["-c", "user.name=T", "-c", "user.email=t@example.org"]
@@ -64,13 +67,13 @@ class Project:
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message", "A change")
 
-    def took(self, **seconds: float) -> None:
+    def took(self, function: str = "test_it", **seconds: float) -> None:
         folder = self.root / ".pytest_cache" / "v" / "outlast"
         folder.mkdir(parents=True)
         (self.root / ".gitignore").write_text(".pytest_cache/\n")
         self.commit()
         tests = {
-            f"{path}::test_it": seconds[Path(path).stem]
+            f"{path}::{function}[sqlite]": seconds[Path(path).stem]
             for path in FILES
             if Path(path).stem in seconds
         }
@@ -149,9 +152,17 @@ def test_a_test_that_takes_very_long_is_left_out_by_name(project: Project) -> No
     files, said = project.quick()
     assert files == [
         "tests/trains/test_trains.py",
-        "--deselect=tests/trains/test_trains.py::test_it",
+        "--deselect=tests/trains/test_trains.py::test_it[sqlite]",
     ]
-    assert "left out, too long: tests/trains/test_trains.py::test_it" in said
+    assert "left out, too long: tests/trains/test_trains.py::test_it[sqlite]" in said
+
+
+def test_a_test_that_is_gone_takes_no_time(project: Project) -> None:
+    project.took("test_gone", test_boats=14, test_helped=14)
+    project.write("src/outlast/boats.py", "class Boat: ...")
+    files, said = project.quick("--seconds", "12")
+    assert files == ON_BOATS
+    assert "10 s of tests" in said, "what is not known of a file"
 
 
 def test_a_changed_test_runs_however_long_it_takes(project: Project) -> None:
@@ -161,3 +172,15 @@ def test_a_changed_test_runs_however_long_it_takes(project: Project) -> None:
     )
     files, _ = project.quick("--seconds", "1")
     assert files == ["tests/trains/test_trains.py"]
+
+
+def test_how_long_a_test_took_is_remembered_for_as_long_as_it_is_the_same() -> None:
+    known = {"a::x[1]": 1.0, "a::x[2]": 1.0, "a::y[1]": 9.0, "a::z": 9.0, "b::x": 1.0}
+    took = {"a::x[1]": 2.004, "a::y": 2.0, "a::z[1]": 2.0}
+    assert merged(known, took) == {
+        "a::x[1]": 2.0,
+        "a::x[2]": 1.0,
+        "a::y": 2.0,
+        "a::z[1]": 2.0,
+        "b::x": 1.0,
+    }

@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+
+import forked
 
 TESTS = Path(__file__).parent.parent
 LONG = 20.0  # seconds that anything may take
@@ -37,9 +37,12 @@ class Server:
         ours = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "OUTLAST_TOKEN": TOKEN}
         environment = {**os.environ, **ours}
         with (folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "outlast.cli.main", *command, "--port", str(self.port)],
-                stdin=subprocess.DEVNULL,
+            self.process = forked.start(
+                "-m",
+                "outlast.cli.main",
+                *command,
+                "--port",
+                str(self.port),
                 stdout=log,
                 stderr=log,
                 cwd=folder,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+
+import forked
 
 FIXTURE = Path(__file__).parent / "fixture_agent.py"
 LONG = 60.0  # seconds: only a test that fails waits that long
@@ -25,15 +25,15 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.host = f"127.0.0.1:{free.getsockname()[1]}"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forked.Popen | None = None
         self.http = httpx.Client(base_url=f"http://{self.host}/agents/fixture-agent", timeout=LONG)
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "outlast.cli.main", "serve", str(FIXTURE)]
+        command = ["-m", "outlast.cli.main", "serve", str(FIXTURE)]
         command += ["--port", self.host.split(":")[1], "--log-level", "warning"]
         command += ["--store", f"sqlite:///{self._folder}/store.db"]
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            self._process = forked.start(*command, stdout=log, stderr=log)
         self.until(self._is_ready, "the server to be ready")
 
     def _is_ready(self) -> bool:

@@ -6,14 +6,15 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx2 as httpx
+
+import forked
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -38,15 +39,8 @@ def story() -> str:
 
 def python(*arguments: str, folder: Path, said: str = "", **environment: str) -> str:
     """What a program prints that runs to its end."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        input=said,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=2 * LONG,
-    )
+    given = {**os.environ, **environment}
+    done = forked.run(*arguments, cwd=folder, input=said, env=given, timeout=2 * LONG)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -54,13 +48,16 @@ def python(*arguments: str, folder: Path, said: str = "", **environment: str) ->
 class Served:
     """A server on a port and in a folder that stay the same, however often it is killed."""
 
-    def __init__(self, folder: Path, command: list[str], **environment: str) -> None:
+    def __init__(
+        self, folder: Path, arguments: list[str], program: Path | None = None, **environment: str
+    ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._folder = folder
-        self._command = [*command, "--port", str(self.port)]
+        self._program = program
+        self._arguments = [*arguments, "--port", str(self.port)]
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         self._process: subprocess.Popen[bytes] | None = None
         self.http = httpx.Client(base_url=self.url, timeout=LONG)
@@ -71,15 +68,15 @@ class Served:
 
     def start(self) -> None:
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                cwd=self._folder,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            self._process = self._spawn(log)
         until(self._is_ready, "the server to be ready", lambda: self.log)
+
+    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        given: dict[str, Any] = {"cwd": self._folder, "env": self._environment}
+        given |= {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        if self._program is None:
+            return forked.start(*self._arguments, **given)
+        return subprocess.Popen([self._program, *self._arguments], **given)
 
     def _is_ready(self) -> bool:
         assert self._process is not None
@@ -104,8 +101,11 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *command: str, **environment: str) -> Iterator[Served]:
-    server = Served(folder, [*command], **environment)
+def serving(
+    folder: Path, *arguments: str, program: Path | None = None, **environment: str
+) -> Iterator[Served]:
+    """Serve as `python ARGUMENTS` does, or as another program does with these arguments."""
+    server = Served(folder, [*arguments], program, **environment)
     try:
         server.start()
         yield server
@@ -116,5 +116,5 @@ def serving(folder: Path, *command: str, **environment: str) -> Iterator[Served]
 
 def uvicorn(folder: Path, app: str, place: Path, **environment: str) -> Any:
     """An example that is an ASGI application of its own."""
-    command = [sys.executable, "-m", "uvicorn", app, "--app-dir", str(place)]
-    return serving(folder, *command, "--log-level", "warning", **environment)
+    arguments = ["-m", "uvicorn", app, "--app-dir", str(place)]
+    return serving(folder, *arguments, "--log-level", "warning", **environment)

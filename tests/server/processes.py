@@ -6,13 +6,13 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx2 as httpx
+
+import forked
 
 LONG = 60.0  # seconds: only a test that fails waits that long
 FIXTURE = Path(__file__).parent.parent / "conformance" / "fixture_agent.py"
@@ -27,7 +27,7 @@ class Process:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: forked.Popen | None = None
         self.ws = f"ws://127.0.0.1:{self.port}/agents/fixture-agent"
         self.http = f"http://127.0.0.1:{self.port}"
 
@@ -40,13 +40,13 @@ class Process:
         pid = self.process.pid
         return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "outlast.cli.main", "serve", str(FIXTURE)]
+    def _spawn(self) -> forked.Popen:
+        command = ["-m", "outlast.cli.main", "serve", str(FIXTURE)]
         command += [] if self.is_supervised else ["--no-supervisor"]
         command += ["--port", str(self.port), "--log-level", "error"]
         command += ["--store", f"sqlite:///{self.folder}/store.db"]
         with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log)
+            return forked.start(*command, stdout=log, stderr=log)
 
     async def start(self) -> None:
         self.process = self._spawn()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,7 @@ from tabs import (
     words,
 )
 
+import forked
 from outlast.client import Client
 
 
@@ -129,7 +127,10 @@ async def told_to_all(
 
         def is_over() -> bool:
             return listening.done() and all(
-                page.tab.closed is None and not page.streaming and page.messages == client.messages
+                page.tab.closed is None
+                and not page.streaming
+                and page.messages == client.messages
+                and page.at == len(page.tab.frames)  # it has followed all that has come
                 for page in pages
             )
 
@@ -217,8 +218,8 @@ def test_what_cannot_be_served_says_why(target: str, text: str, more: tuple[str,
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "outlast.cli.main", "serve", target, "--port", port, *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ})
+    command = ["-m", "outlast.cli.main", "serve", target, "--port", port, *more]
+    done = forked.run(*command, timeout=60)
     assert done.returncode == 2
     assert text in done.stderr
     assert "Traceback" not in done.stderr

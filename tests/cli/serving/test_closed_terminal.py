@@ -9,8 +9,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
-import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from outlast.cli.serving.terminal import Hangup, hangup_action
 
 LONG = 60.0  # seconds: only a test that fails waits that long
@@ -69,19 +68,16 @@ class InTerminal:
         self.master, slave = pty.openpty()
         (folder / "probe.py").write_text(PROBE)
 
-        def take_terminal() -> None:
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
-
-        command = [sys.executable, "-m", "outlast.cli.main", *arguments, "--port", str(self.port)]
-        self.process = subprocess.Popen(
-            command,
+        command = ["-m", "outlast.cli.main", *arguments, "--port", str(self.port)]
+        self.process = forked.start(
+            *command,
             stdin=slave,
             stdout=slave,
             stderr=slave,
             cwd=folder,
             start_new_session=True,
-            preexec_fn=take_terminal,
+            terminal=True,
+            ignores_hangup=nohup,
         )
         os.close(slave)
 

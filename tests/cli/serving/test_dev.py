@@ -6,8 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import httpx2 as httpx
 from commands import beside
 
+import forked
 from outlast.cli.serving import watch
 from outlast.client import Client
 from outlast.host.address import Address
@@ -94,12 +93,10 @@ def developing(folder: Path) -> Iterator[Dev]:
     dev = Dev(folder)
     dev.agent.parent.mkdir()
     dev.agent.write_text(AGENT)
-    command = [sys.executable, "-m", "outlast.cli.main", "dev", "--port", str(dev.port)]
+    command = ["-m", "outlast.cli.main", "dev", "--port", str(dev.port)]
     environment = {**os.environ, "OUTLAST_STORE": f"sqlite:///{folder}/store.db"}
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
+        process = forked.start(*command, cwd=folder, env=environment, stdout=log, stderr=log)
         try:
             dev.pid = process.pid
             yield dev

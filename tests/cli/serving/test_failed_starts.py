@@ -8,7 +8,6 @@ import socket
 import sqlite3
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+import forked
 from outlast.cli.load.load import CannotLoad, InvalidTarget
 from outlast.cli.serving.failures import Failure, Kind, Next, failure_of, is_passing, next_step
 from outlast.core.errors import StoreCorrupt, StoreError, StoreLocked, StoreUnavailable
@@ -40,14 +40,13 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "outlast.cli.main", *arguments]
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return forked.run("-m", "outlast.cli.main", *arguments, timeout=LONG, cwd=folder)
 
 
 def refused(folder: Path, *arguments: str) -> list[str]:
     """What a start that must fail says, line by line. Its exit status must be 2."""
-    given = command(*arguments, "--port", str(free_port()))
-    done = subprocess.run(given, capture_output=True, text=True, timeout=LONG, cwd=folder)
+    done = run(folder, *arguments, "--port", str(free_port()))
     assert done.returncode == 2, done.stderr
     return done.stderr.splitlines()
 
@@ -59,9 +58,12 @@ class Started:
         self.port = free_port()
         self.path = folder / "log"
         with self.path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command(*arguments), "--port", str(self.port)],
-                stdin=subprocess.DEVNULL,
+            self.process = forked.start(
+                "-m",
+                "outlast.cli.main",
+                *arguments,
+                "--port",
+                str(self.port),
                 stdout=log,
                 stderr=log,
                 cwd=folder,
@@ -248,8 +250,7 @@ def test_a_port_in_use_and_bad_options_have_exit_status_2(tmp_path: Path, name: 
             (["--log-level", "loud"], "the log level must be one of critical, error"),
             (["--host", "no.such.host.invalid"], "cannot listen on"),
         ):
-            given = command(name, "probe.py", *options)
-            done = subprocess.run(given, capture_output=True, text=True, timeout=LONG, cwd=tmp_path)
+            done = run(tmp_path, name, "probe.py", *options)
             assert (done.returncode, told in done.stderr) == (2, True), done.stderr
             assert "Traceback" not in done.stderr
 
@@ -384,12 +385,23 @@ def test_a_reload_that_fails_is_retried_with_a_line_each_until_it_is_mended(tmp_
         server.until(server.is_ready)
 
 
+def is_watching(pid: int) -> bool:
+    """Whether a child of this process has begun to watch files; what changes earlier, nobody sees."""
+    watching = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(OSError):
+            files = Path(f"/proc/{child}/fdinfo").iterdir()
+            watching += [each for each in files if "inotify wd:" in each.read_text()]
+    return bool(watching)
+
+
 def test_dev_says_what_is_wrong_waits_and_comes_up_once_it_is_mended(tmp_path: Path) -> None:
     write(tmp_path, {"probe.py": "x = 1\ny = x +\n"})
     with started(tmp_path, "dev", "probe.py") as dev:
         dev.until(lambda log: "Waiting for a change…" in log)
         (line,) = dev.log.splitlines()
         assert "cannot import probe.py: SyntaxError: invalid syntax (probe.py:2)" in line
+        dev.until(lambda _: is_watching(dev.process.pid))
         write(tmp_path, {"probe.py": "import sys\nsys.exit(3)\n"})
         dev.until(lambda log: "SystemExit: 3 (probe.py:2)" in log)
         write(tmp_path, {"probe.py": GOOD})

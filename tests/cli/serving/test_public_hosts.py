@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +14,8 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+
+import forked
 
 LONG = 60.0  # seconds that anything may take on a machine with much to do
 AGENT = """
@@ -44,15 +44,14 @@ class Started:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = folder / "log"
-        command = [sys.executable, "-m", "outlast.cli.main", *arguments, "--port", str(self.port)]
+        command = ["-m", "outlast.cli.main", *arguments, "--port", str(self.port)]
         store = {"OUTLAST_STORE": f"sqlite:///{folder}/store.db"}
         kept = {name: text for name, text in os.environ.items() if name != "OUTLAST_TOKEN"}
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command,
+            self.process = forked.start(
+                *command,
                 cwd=folder,
                 env={**kept, **store, **environment},
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )

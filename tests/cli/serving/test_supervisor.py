@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,8 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+
+import forked
 
 LONG = 30.0  # seconds, for a machine that is busy
 SOON = 5.0
@@ -54,11 +55,11 @@ class Supervised:
         self.folder = folder
         (folder / "probe.py").write_text(dedent(app))
         self.port = free_port()
-        command = [sys.executable, "-m", "outlast.cli.main", "serve", target]
+        command = ["-m", "outlast.cli.main", "serve", target]
         command += ["--port", str(self.port), *options]
         with (folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(  # without a terminal: there SIGHUP is a reload
-                command, stdout=log, stderr=log, cwd=folder, start_new_session=True
+            self.process = forked.start(  # without a terminal: there SIGHUP is a reload
+                *command, stdout=log, stderr=log, cwd=folder, start_new_session=True
             )
 
     @property
@@ -393,7 +394,7 @@ def test_a_supervisor_with_threads_starts_fresh_processes(tmp_path: Path) -> Non
     with supervised(tmp_path, "--preload", app=app) as server:
         about = server.ask()
         assert about["imported_by"] == about["pid"] != server.pid
-        assert "was spawned" in server.log
+        until(lambda: "was spawned" in server.log)
         os.kill(about["pid"], signal.SIGKILL)
         again = server.other_than(about["pid"])
         assert again["cause"] == "crashed"
@@ -427,8 +428,8 @@ def test_several_workers_share_postgresql_and_are_restarted_one_by_one(
 
 def refusal_of(folder: Path, *options: str) -> tuple[int, str]:
     (folder / "probe.py").write_text(APP)
-    command = [sys.executable, "-m", "outlast.cli.main", "serve", "probe.py:app", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder)
+    command = ["-m", "outlast.cli.main", "serve", "probe.py:app", *options]
+    done = forked.run(*command, timeout=60, cwd=folder)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr
 

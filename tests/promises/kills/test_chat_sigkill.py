@@ -12,6 +12,8 @@ import pytest
 from outlast import Host, Think
 from outlast.testing import ScriptedModel, Step, Worker
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 AGENTS = 3
 ANSWER = "This is an answer of a good many words, said one after another, and each of them counts. "
 

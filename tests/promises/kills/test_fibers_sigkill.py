@@ -13,6 +13,8 @@ import pytest
 from outlast import Agent, FiberContext, FiberRecoveryContext, Host
 from outlast.testing import Worker, WorkerFailed
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 FIBERS = 20
 
 

@@ -16,6 +16,8 @@ from pydantic_ai.messages import ModelMessage
 from outlast import ChatRecovery, Host, Think
 from outlast.testing import ScriptedModel, Step, Worker
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 ANSWER = " ".join(f"word-{number}" for number in range(140))
 GIVEN_UP = "I give up."
 

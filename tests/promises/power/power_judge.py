@@ -88,8 +88,10 @@ def _read(path: Path) -> Contents:
                 raise Damaged(state)
             tables = [
                 name
-                for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-                if name != "meta"
+                for name, sql in db.execute(
+                    "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
+                )
+                if name != "meta" and "VIRTUAL" not in sql  # the tables behind one are read
             ]
             rows = {name: sorted(map(repr, db.execute(f"SELECT * FROM {name}"))) for name in tables}
             if not any(rows.values()):

@@ -19,6 +19,8 @@ from outlast.testing.torture.run import Options, torture
 from outlast.testing.torture.server import database
 from outlast.testing.torture.server.process import KILL, TorturedServer
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 LONG = 120.0  # seconds, for a machine that is busy
 
 

@@ -8,6 +8,8 @@ import pytest
 from torture import Torture, a_database, a_file
 from torture_checks import Violation
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 
 def torture(engine: str, folder: Path, *, kills: int, sabotage: str | None = None) -> Torture:
     return Torture(

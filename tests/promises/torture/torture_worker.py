@@ -394,7 +394,7 @@ class ToJournal(logging.Handler):
 
     def _is_about_the_ended(self, message: str) -> bool:
         """An alarm that is due while its agent is removed or aborted is tried again later."""
-        found = re.match(r"the alarm '\w+' of (\S+) failed: ", message)
+        found = re.match(r"alarm '\w+' of (\S+) failed, will retry: ", message)
         return found is not None and any(
             f"{found[1]}/".startswith(f"{address}/") for address in journal.ended
         )
