@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from conformance.fixture_agent import FixtureAgent, FixtureModel
-from outlast import App, rpc, tool
+from outlast import App, BareThink, Session, rpc, tool
 from outlast.demo import agent
 from outlast.demo.settings import DemoSettings
 from outlast.server.pages.pages import Page, Suggestion
@@ -94,6 +94,43 @@ class PageAgent(FixtureAgent):
 PageAgent.sub_agents = []
 
 
+class SessionAgent(PageAgent):
+    """Summarises what it is told to, once it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._summary: asyncio.Future[str] = asyncio.Future()
+        self._compaction: asyncio.Future[bool] | None = None
+
+    def configure_session(self, session: Session) -> Session:
+        return session.with_search().on_compaction(self._summarise).compact_after(1_000_000)
+
+    async def _summarise(self, messages: Any) -> str:
+        summary = await self._summary
+        self._summary = asyncio.Future()
+        if not summary:
+            raise ValueError("There is no summary.")
+        return summary
+
+    @rpc
+    async def start_compaction(self) -> None:
+        """Begin a summary, which takes until `summarise`."""
+        self._compaction = asyncio.ensure_future(self.session.compact())
+
+    @rpc
+    async def summarise(self, text: str) -> bool:
+        """End a summary with a text, or with an error if that is empty."""
+        assert self._compaction is not None
+        self._summary.set_result(text)
+        return await self._compaction
+
+
+class BareAgent(BareThink):
+    """Has no batteries."""
+
+    model = ScriptedModel("Bare indeed.", repeat=True)
+
+
 class Assistant(agent.Assistant):
     """The demo's, faster than anybody reads."""
 
@@ -101,7 +138,7 @@ class Assistant(agent.Assistant):
 
 
 app = App(
-    agents=[PageAgent, Assistant],
+    agents=[PageAgent, Assistant, SessionAgent, BareAgent],
     ui=Page(
         title="Tests",
         intro="This is a test.",

@@ -110,12 +110,12 @@ def test_another_answer_is_a_branch_that_can_be_paged_to(tabs: Tabs) -> None:
     expect(page.locator(".pager")).to_have_text("2 / 2")
     second = answers(page).last.get_attribute("id")
     assert first != second
-    page.get_by_role("button", name="The answer before").click()
+    page.get_by_role("button", name="Previous answer").click()
     for each in (page, other):  # other tabs follow
         expect(each.locator(f"#{first}")).to_be_visible()
         expect(each.locator(".message")).to_have_count(2)
     expect(page.locator(".pager")).to_have_text("1 / 2")
-    page.get_by_role("button", name="The next answer").click()
+    page.get_by_role("button", name="Next answer").click()
     expect(page.locator(f"#{second}")).to_be_visible()
 
 
@@ -150,7 +150,7 @@ def test_search_finds_what_was_said_here_and_elsewhere(tabs: Tabs) -> None:
     expect(other.locator(".message.is-found, .message:focus")).to_have_count(1)
     expect(other.locator("#title")).to_have_text("Owls are silent.")
     other.fill("#search", "no such thing")
-    expect(other.locator("#conversations")).to_have_text("Nothing says “no such thing”.")
+    expect(other.locator("#conversations")).to_have_text("No results for “no such thing”.")
 
 
 def test_a_cleared_conversation_is_gone_in_every_tab(tabs: Tabs, server: Server, name: str) -> None:

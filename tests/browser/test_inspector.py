@@ -135,9 +135,9 @@ def test_everything_that_is_stored_has_a_tab(tabs: Tabs, server: Server, name: s
     wanted = {
         "Messages": "Weather in Paris is 21C.",
         "Submissions": "call server tool",
-        "Incidents": "Nothing is being recovered",
-        "Fibers": "It has no fibers",
-        "Schedules": "Nothing is scheduled",
+        "Incidents": "No turn is being recovered",
+        "Fibers": "No fibers",
+        "Schedules": "No schedules",
         "Ledger": '{"city":"Paris"}',
         "Stored bytes": "streams",
     }
@@ -175,16 +175,16 @@ def test_what_can_be_done_is_asked_first_and_told_after(
     page = tabs.open(at=at(name, id))
     page.get_by_role("button", name="Cancel").click()
     sure = page.get_by_role("dialog", name="Cancel this turn?")
-    sure.get_by_role("button", name="Leave it").click()
+    sure.get_by_role("button", name="Do nothing").click()
     assert looked(server, "turn", id=id)["turn"]["endedAt"] is None
     page.get_by_role("button", name="Cancel").press("Enter")
     expect(sure.get_by_role("button", name="Cancel it")).to_be_focused()
     page.keyboard.press("Enter")
-    expect(page.locator("#results")).to_have_text("The turn is cancelled.")
+    expect(page.locator("#results")).to_have_text("The turn was cancelled.")
     expect(page.locator(".question .chip").first).to_have_text("aborted")
     page.get_by_role("button", name="Retry").click()
-    page.get_by_role("button", name="Try again").click()
-    expect(page.locator("#results")).to_contain_text("It is accepted")
+    page.get_by_role("button", name="Retry it").click()
+    expect(page.locator("#results")).to_contain_text("The retry was accepted.")
     server.until(lambda: len(looked(server, "turns", agent=f"PageAgent/{name}")) == 2, "the retry")
     server.until(lambda: server.http.post(f"/agents/page-agent/{name}/chat/stop"), "its end")
     page.goto(f"{server.url}{at(name, tab='messages')}")
@@ -193,7 +193,7 @@ def test_what_can_be_done_is_asked_first_and_told_after(
     page.get_by_role("textbox", name="Name").fill(f"{name}-fork")
     page.get_by_role("button", name="Fork", exact=True).last.click()
     expect(page.locator("#results")).to_contain_text(f"{name}-fork has 1 message of")
-    page.get_by_role("link", name="Look at it").click()
+    page.get_by_role("link", name="Open it").click()
     expect(page.locator("#title")).to_have_text(f"PageAgent/{name}-fork")
     expect(page.locator(".facts")).to_contain_text(re.compile("Messages1"))
     refused = looked(server, "agent", agent="PageAgent/nobody")

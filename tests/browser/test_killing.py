@@ -21,14 +21,14 @@ def test_a_killed_server_goes_on_with_the_sentence_in_every_tab(tabs: Tabs, serv
     say(page, "say 200 words every 12ms")
     until_words(page, 30)
     page.get_by_role("button", name="Kill the server").click()
-    rescue = page.get_by_role("region", name="What the server does about it")
+    rescue = page.get_by_role("region", name="Recovery")
     expect(rescue).to_contain_text(f"kill -9 {before}")
-    expect(rescue).to_contain_text("It has found the answer that was cut off")
+    expect(rescue).to_contain_text("It found the interrupted answer")
     expect(rescue).to_contain_text("Decision: continue where it stopped")
     expect(rescue).to_contain_text("The answer is complete. Nothing was lost.")
     (after,) = server.children()
     assert after != before
-    expect(rescue).to_contain_text(f"A new worker is up: {after}")
+    expect(rescue).to_contain_text(f"A new worker started: {after}")
     for each in (page, other):
         expect(answer(each)).to_have_text(words(200))  # no gap, nothing twice
         expect(each.locator(".message")).to_have_count(2)
@@ -59,7 +59,7 @@ def test_the_clock_stops_when_the_answer_continues(tabs: Tabs, server: Server) -
     say(page, "say 250 words every 12ms")
     until_words(page, 30)
     page.get_by_role("button", name="Kill the server").click()
-    rescue = page.get_by_role("region", name="What the server does about it")
+    rescue = page.get_by_role("region", name="Recovery")
     expect(rescue).to_contain_text("The answer continues")
     stopped = rescue.locator(".clock").inner_text()
     (at,) = rescue.locator("li", has_text="The answer continues").locator(".at").all_inner_texts()

@@ -141,7 +141,7 @@ def test_earlier_messages_that_cannot_be_loaded_can_be_tried_again(
     while "m30" not in shown(page):
         load_earlier(page)
     page.get_by_role("button", name="Load earlier messages").dispatch_event("click")
-    again = page.get_by_role("button", name="Earlier messages could not be loaded. Try again")
+    again = page.get_by_role("button", name="Earlier messages could not be loaded. Try again.")
     expect(again).to_be_visible()
     page.unroute("**/get-messages?*")
     again.click()

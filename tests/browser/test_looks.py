@@ -215,10 +215,10 @@ def test_the_end_stays_in_sight_until_the_reader_scrolls_away(
     page.wait_for_function(f"{left} < 5")
     page.locator("#scroller").hover()
     page.mouse.wheel(0, -600)
-    expect(page.get_by_role("button", name="To the end")).to_be_visible()
+    expect(page.get_by_role("button", name="Jump to the end")).to_be_visible()
     top = page.evaluate("scroller.scrollTop")
     server.release(name)
     expect(answers(page).last).to_contain_text("w1500")
     assert page.evaluate("scroller.scrollTop") == top
-    page.get_by_role("button", name="To the end").click()
+    page.get_by_role("button", name="Jump to the end").click()
     page.wait_for_function(f"{left} < 5")

@@ -82,7 +82,7 @@ def test_a_call_whose_server_died_is_unknown_and_says_so(tabs: Tabs, server: Ser
     server.until(lambda: "running stamp" in page.inner_text("#line"), "the tool to run")
     page.get_by_role("button", name="Kill the server").click()
     expect(card(page)).to_have_attribute("data-state", "unknown")
-    expect(card(page)).to_contain_text("It may have happened, or not")
+    expect(card(page)).to_contain_text("It may or may not have taken effect")
     expect(answer(page)).to_have_text("Done.")
     until_idle(page)
     page.reload()

@@ -1,11 +1,12 @@
-"""The chat page and the inspector: plain HTML, CSS and JavaScript modules, served as they are.
+"""The chat page and the inspector: plain HTML, CSS and JavaScript modules, served without a build step.
 
-`app.js` is where it starts. `socket.js` is the connection, which comes back by itself; `messages.js` makes
-messages of chunks (pure); `stored.js` is what the page knows of the transcript (pure); `chat.js` is a
-conversation as the server tells it. `outbox.js` holds what the server has not accepted yet, stored by
-`records.js`; `couriers.js` sends it for conversations that are not on the screen. `markdown.js` turns what a
-model says into nodes, never into HTML. The others show things: `earlier.js` decides how many messages.
+Start with `app.js`. `socket.js` is the connection, which reconnects automatically; `messages.js` builds
+messages from chunks (pure); `stored.js` is the part of the transcript that the page has loaded (pure);
+`chat.js` combines them into a conversation. `outbox.js` holds requests that the server has not accepted yet,
+stored by `records.js`; `couriers.js` sends them for conversations that are not on screen. `markdown.js` turns
+the model's text into nodes, never into HTML. The other modules are views; `earlier.js` decides how many
+messages are shown; `summary.js` marks where the model sees a summary of them.
 
-`inspect/` is the inspector. `inspect/layout.js` says where everything of a turn's picture stands (pure),
-`inspect/picture.js` draws it; `inspect/morph.js` shows the same again without touching what has not changed.
+`inspect/` is the inspector. `inspect/layout.js` computes the layout of a turn's picture (pure),
+`inspect/picture.js` draws it; `inspect/morph.js` updates a view without touching unchanged nodes.
 """

@@ -1,28 +1,28 @@
-// What the server is doing, in a line; and after a kill, step by step.
+// The activity of the server in one line, and the steps of the recovery after a kill.
 
 import { durationText, h, icon, setText } from "./dom.js";
 
 const CAUSES = {
-  crashed: "the last one crashed",
-  oom: "the last one ran out of memory",
-  deploy: "the last one was asked to stop"
+  crashed: "the previous process crashed",
+  oom: "the previous process ran out of memory",
+  deploy: "the previous process was asked to stop"
 };
 const ACTIONS = {
-  continue: "go on with the answer",
+  continue: "continue the answer",
   retry: "ask the model again",
   finalise: "store the finished answer",
   abort: "stop",
   seal: "give up"
 };
 
-/** An event in a few words; null: it is not worth a line. */
+/** Returns a short description of an event; null if it is not worth showing. */
 export function described(event) {
   const tool = event.tool_name;
   switch (event.name) {
     case "host:started":
       return CAUSES[event.cause] ? `started; ${CAUSES[event.cause]}` : "started";
     case "inbox:accepted":
-      return event.kind === "continue" ? "going on with the answer" : "message stored";
+      return event.kind === "continue" ? "continuing the answer" : "message stored";
     case "chat:turn:start":
       return event.attempt > 1 ? `answering, attempt ${event.attempt}` : "answering";
     case "chat:turn:finish":
@@ -33,20 +33,20 @@ export function described(event) {
       return `running ${tool} (effect: ${event.effect})`;
     case "tool:finish":
       return event.outcome === "unknown"
-        ? `${tool} was cut off: its outcome is unknown`
+        ? `${tool} was interrupted: its outcome is unknown`
         : `${tool}: ${event.outcome} after ${durationText(event.elapsed_ms)}`;
     case "tool:result":
       return `${tool}: result from the browser stored`;
     case "tool:approval":
       return `${tool}: ${event.approved ? "approved" : "denied"}, and stored`;
     case "chat:recovery:detected":
-      return "found an answer that was cut off";
+      return "found an interrupted answer";
     case "chat:recovery:decision":
       return `decided: ${ACTIONS[event.action] ?? event.action}${event.why ? ` (${event.why})` : ""}`;
     case "chat:recovery:completed":
-      return "the answer has come to its end after all";
+      return "the answer was recovered";
     case "chat:recovery:exhausted":
-      return "the answer is given up";
+      return "gave up on the answer";
     case "chat:recovery:attempt":
     case "chat:recovery:scheduled":
     case "inbox:claimed":
@@ -57,7 +57,7 @@ export function described(event) {
     case "state:update":
       return null;
     case "lifecycle:evicted":
-      return "the agent sleeps; everything is stored";
+      return "the agent left memory; everything is stored";
     case "cancel:recorded":
       return "stopping";
     case "message:clear":
@@ -67,11 +67,11 @@ export function described(event) {
   }
 }
 
-/** Reads the server's events while the tab is seen: a browser has few connections to share among tabs. */
+/** Reads the server's events while the tab is visible, because tabs share a limited number of connections. */
 export class Activity extends EventTarget {
   #url;
   #source = null;
-  #last = null; // of which process which event was the last one: {pid, seq}
+  #last = null; // the number of the last event of this process
 
   constructor(url) {
     super();
@@ -102,7 +102,7 @@ export class Activity extends EventTarget {
     source.addEventListener("message", ({ data }) => this.#hear(JSON.parse(data)));
     source.addEventListener("error", () => {
       if (source !== this.#source) return;
-      source.close(); // its own pause is too long for what is to be seen here
+      source.close(); // its own retry delay is too long
       this.#source = null;
       this.timer = setTimeout(this.listen, 250);
     });
@@ -136,14 +136,14 @@ export class Line {
   }
 }
 
-/** What happens after a kill, with the time of each step. */
+/** The steps of the recovery after a kill, with the time of each. */
 export class Rescue {
   #since = null;
   #wall = 0;
   #steps = new Map();
   #timer = null;
   #ticking = null;
-  #stopped = null; // milliseconds after which the clock was stopped
+  #stopped = null; // the time on the stopped clock, in milliseconds
 
   constructor(node, announce) {
     this.announce = announce;
@@ -178,16 +178,17 @@ export class Rescue {
     this.node.dataset.state = "on";
     clearTimeout(this.#timer);
     setText(this.title, "Killed. Watch what happens.");
-    this.step("kill", `kill -9 ${pid ?? ""}`.trim(), "the process is gone: no goodbye, nothing tidied up");
+    this.step("kill", `kill -9 ${pid ?? ""}`.trim(), "the process is gone, without any cleanup");
     this.#tick();
   }
 
-  /** A step is told once. `at`: when it happened by the server's clock, if that is known. */
+  /** Adds a step, once. `at` is its time by the server's clock, if known. */
   step(key, title, note = "", at = null) {
     if (!this.isOn || this.#steps.has(key)) return;
     const seen = performance.now() - this.#since;
-    const told = at === null ? seen : at - this.#wall;
-    const ms = at !== null && told >= 0 && told <= seen + 50 ? told : seen; // another machine's clock says nothing
+    const reported = at === null ? seen : at - this.#wall;
+    // The clock of another machine may differ, so an impossible time is ignored.
+    const ms = at !== null && reported >= 0 && reported <= seen + 50 ? reported : seen;
     const item = h(
       "li",
       {},
@@ -204,7 +205,7 @@ export class Rescue {
     setText(this.title, title);
   }
 
-  /** Stops the clock: the answer continues, or there is none that could. */
+  /** Stops the clock: the answer continues, or none was in progress. */
   stopClock() {
     if (!this.isOn || this.#stopped !== null) return;
     this.#stopped = performance.now() - this.#since;
@@ -221,7 +222,7 @@ export class Rescue {
     this.#timer = setTimeout(() => this.#hide(), 30000);
   }
 
-  /** Whatever it tells is over: something new begins. */
+  /** Hides the steps of a recovery that has ended. */
   dismiss() {
     if (!this.isOn) this.#hide();
   }

@@ -1,4 +1,4 @@
-// One agent over HTTP: what the page asks beside its socket.
+// One agent over HTTP: the requests that the page makes besides its socket.
 
 import { contentUrl } from "./references.js";
 
@@ -8,25 +8,25 @@ export class Agent {
   #address;
   #query;
 
-  /** `query` goes along with every request: a token may stand there. */
+  /** `query` is sent with every request, since it may contain a token. */
   constructor(address, query) {
     this.#address = address;
     this.#query = query;
   }
 
-  /** The URL of its socket. */
+  /** Returns the URL of its socket. */
   socketUrl(more) {
     const url = this.#url("", more);
     url.protocol = url.protocol.replace("http", "ws");
     return url;
   }
 
-  /** Where a large output or file is; null: it is not one of this agent. */
+  /** Returns the URL to fetch a large output or file from; null if it does not belong to this agent. */
   contentUrl(url) {
     return contentUrl(this.#address.href, this.#query, url);
   }
 
-  /** The newest messages, or those before one: `{messages, hasEarlier}`; null: there is no such message. */
+  /** Fetches the newest messages, or those before a message: `{messages, hasEarlier}`; null if it does not exist. */
   async messages(before) {
     const response = await fetch(this.#url("/get-messages", before === undefined ? {} : { before }));
     if (response.status === 404) return null;
@@ -34,7 +34,7 @@ export class Agent {
     return { messages: await response.json(), hasEarlier: response.headers.get(EARLIER) === "true" };
   }
 
-  /** Of messages that have others in their place, the ids of these; null: the server does not say. */
+  /** Fetches the ids of alternatives, for each message that has any; null if the request fails. */
   async branches() {
     try {
       const response = await fetch(this.#url("/chat/branches"));
@@ -44,11 +44,31 @@ export class Agent {
     }
   }
 
+  /** Fetches where a summary stands for messages, `{last, text}` or null; undefined if the request fails. */
+  async summary() {
+    try {
+      const response = await fetch(this.#url("/session"));
+      return response.ok ? (await response.json()).summary : undefined;
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** Searches all messages: `[{messageId, role, snippet: {text, marks}}]`, best first; null if the request fails. */
+  async search(words) {
+    try {
+      const response = await fetch(this.#url("/search", { q: words }));
+      return response.ok ? (await response.json()).hits : null;
+    } catch {
+      return null;
+    }
+  }
+
   select(messageId) {
     return fetch(this.#url("/chat/branch"), { method: "POST", body: JSON.stringify({ messageId }) });
   }
 
-  /** Deletes the conversation. Whether the server has done so. */
+  /** Deletes the conversation. Returns whether the server did so. */
   async clear() {
     try {
       return (await fetch(this.#url("/chat"), { method: "DELETE" })).ok;

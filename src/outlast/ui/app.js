@@ -1,4 +1,4 @@
-// The page: puts the parts together, and keeps them in step with the conversation.
+// The page: connects the views, and keeps them in sync with the conversation.
 
 import { Activity, described, Line, Rescue } from "./activity.js";
 import { Chat } from "./chat.js";
@@ -13,7 +13,7 @@ import { Transcript } from "./transcript.js";
 
 const $ = (id) => document.getElementById(id);
 const root = new URL(".", document.baseURI);
-const query = location.search; // tokens and the like go along with whatever is asked
+const query = location.search; // sent with every request, since it may contain a token
 
 const site = await about();
 const agent = site.agents.find((each) => each.path === new URLSearchParams(query).get("agent")) ?? site.agents[0];
@@ -24,10 +24,10 @@ const tools = Object.fromEntries(
 let chat = null;
 let activity = null;
 let isDrawn = true;
-let revealing = null; // the message to be brought into sight, once it is there
+let revealing = null; // the message to scroll to, once it is loaded
 let doing = "";
 
-/** The page can be there before its server is: it asks until it is told. */
+/** Fetches the settings of the page, and retries while the server is starting. */
 async function about() {
   for (let wait = 200; ; wait = Math.min(wait * 1.6, 4000)) {
     try {
@@ -40,7 +40,7 @@ async function about() {
   }
 }
 
-/** Asks the server for what only a server in development tells; null: it does not. */
+/** Fetches data that only a development server provides; null if it does not. */
 async function ask(what, given = {}) {
   if (!site.dev) return null;
   const url = new URL(`_outlast/${what}`, root);
@@ -54,7 +54,7 @@ async function ask(what, given = {}) {
   }
 }
 
-// --- what is said to those who do not see ----------------------------------------------------------------------------
+// --- announcements to screen readers ---------------------------------------------------------------------------------
 
 function announce(text) {
   setText($("announcer"), text);
@@ -66,7 +66,7 @@ function complain(text) {
   setTimeout(() => note.remove(), 8000);
 }
 
-// --- the parts -------------------------------------------------------------------------------------------------------
+// --- the views -------------------------------------------------------------------------------------------------------
 
 const known = new Known(agent?.path ?? "");
 const actions = {
@@ -89,7 +89,8 @@ const transcript = new Transcript(
 const sidebar = new Sidebar({ list: $("conversations"), search: $("search") }, known, {
   open,
   ask,
-  messages: () => chat?.messages ?? []
+  messages: () => chat?.messages ?? [],
+  search: (words) => chat.search(words)
 });
 function isTooLarge(parts) {
   const refusal = chat.tooLarge(parts);
@@ -125,7 +126,16 @@ composer.limit = Math.round(site.limits.message * 0.9);
 const line = new Line($("line"));
 const rescue = new Rescue($("rescue"), announce);
 const chatOf = (path, name) =>
-  new Chat({ root, prefix: site.prefix, agent: path, name, query, tools, limits: site.limits });
+  new Chat({
+    root,
+    prefix: site.prefix,
+    agent: path,
+    name,
+    query,
+    tools,
+    limits: site.limits,
+    hasSession: site.agents.find((each) => each.path === path)?.hasSession
+  });
 const couriers = new Couriers(root.pathname, { open: chatOf, shown: () => chat });
 
 // --- conversations ---------------------------------------------------------------------------------------------------
@@ -144,13 +154,14 @@ function open(name, messageId = null) {
   const mine = chat;
   chat.addEventListener("change", () => mine === chat && changed());
   chat.addEventListener("chunk", ({ detail }) => mine === chat && heardChunk(detail));
+  chat.addEventListener("problem", ({ detail }) => mine === chat && complain(detail));
   chat.addEventListener("ended", ({ detail }) => mine === chat && ended(detail.outcome));
   follow(name);
   sidebar.show();
   return draw();
 }
 
-// A name is the segment of the address as it stands there: encoded, if that was necessary.
+// The name is the segment of the agent's address, percent-encoded if necessary.
 const named = () => location.hash.slice(1).replaceAll(/[/?#]/g, encodeURIComponent);
 
 function openNew() {
@@ -166,25 +177,25 @@ function changed() {
     wasConnected = isConnected;
     if (isConnected) couriers.look();
     if (rescue.isOn) {
-      if (isConnected) rescue.step("back", "This page is connected again");
-      else rescue.step("lost", "This page has lost its connection");
+      if (isConnected) rescue.step("back", "This page has reconnected");
+      else rescue.step("lost", "This page lost its connection");
       if (isConnected && !rescue.wasBusy) {
         rescue.stopClock();
-        setTimeout(() => rescue.end("Back. Nothing was being answered."), 600);
+        setTimeout(() => rescue.end("Back. No answer was in progress."), 600);
       }
-    } else announce(isConnected ? "Connected" : "The connection is lost");
+    } else announce(isConnected ? "Connected" : "Connection lost");
   }
   draw();
 }
 
-/** Lists the conversation on this browser, with its title if the page knows how it begins. */
+/** Stores the conversation in this browser's list, with its title if its beginning is loaded. */
 function remember() {
   const before = known.list.find((each) => each.name === chat.name)?.title;
   const title = chat.hasEarlier ? (before ?? "") : titleOf(chat);
   if (title !== before && (title || chat.hasEarlier)) known.remember(chat.name, title);
 }
 
-/** How a conversation begins; if that is not loaded, what it is called elsewhere. "": nothing was said. */
+/** Returns the first message as a title, or the listed title if that is not loaded; "" if it is empty. */
 function titleOf({ name, messages, hasEarlier }) {
   const before = hasEarlier ? sidebar.titleOf(name) : "";
   if (before) return before;
@@ -211,17 +222,17 @@ function ended(outcome) {
       ? "A call needs your approval"
       : outcome === "completed"
         ? "The answer is complete"
-        : `The answer has ended: ${outcome}`
+        : `The answer ended: ${outcome}`
   );
   rescue.end(
-    outcome === "completed" ? "The answer is complete. Nothing was lost." : `The answer has ended: ${outcome}.`
+    outcome === "completed" ? "The answer is complete. Nothing was lost." : `The answer ended: ${outcome}.`
   );
   sidebar.refresh();
 }
 
 // --- drawing ---------------------------------------------------------------------------------------------------------
 
-/** Once a frame, however much has happened. */
+/** Schedules a repaint, at most one per frame. */
 function draw() {
   if (!isDrawn) return;
   isDrawn = false;
@@ -251,7 +262,7 @@ function paintNow() {
   setText($("title"), title || "New conversation");
   document.title = title ? `${title} · ${site.title}` : site.title;
   $("clear").disabled = messages.length === 0;
-  $("kill").disabled = chat.connection !== "open"; // there is nothing to kill
+  $("kill").disabled = chat.connection !== "open"; // no server to kill
   line.show(
     state,
     site.dev ? (activity?.pid ?? site.pid) : null,
@@ -264,14 +275,17 @@ function paintNow() {
   reveal();
 }
 
-/** Brings the message into sight that was asked for, and loads older ones until it is there. */
+/** Scrolls to the requested message, and loads older messages until it is found. */
 function reveal() {
   if (revealing === null) return;
-  if (transcript.reveal(revealing) || (chat.isLoaded && !chat.hasEarlier)) revealing = null;
-  else if (chat.hasEarlier && chat.earlier === "") chat.loadEarlier();
+  if (transcript.reveal(revealing)) revealing = null;
+  else if (chat.isLoaded && !chat.hasEarlier) {
+    revealing = null;
+    complain("This message is not part of the shown branch: it was edited, or belongs to another answer.");
+  } else if (chat.hasEarlier && chat.earlier === "") chat.loadEarlier();
 }
 
-// --- what the server is doing ----------------------------------------------------------------------------------------
+// --- the activity of the server --------------------------------------------------------------------------------------
 
 function follow(name) {
   doing = "";
@@ -293,17 +307,17 @@ function heard(event) {
     case "host:started":
       rescue.step(
         "start",
-        `A new worker is up: ${event.pid}`,
-        event.cause === "crashed" ? "it was told that the last one crashed" : "",
+        `A new worker started: ${event.pid}`,
+        event.cause === "crashed" ? "it knows that the previous one crashed" : "",
         event.at
       );
       break;
     case "chat:recovery:detected":
-      rescue.step("found", "It has found the answer that was cut off", "", event.at);
+      rescue.step("found", "It found the interrupted answer", "", event.at);
       break;
     case "tool:finish":
       if (event.outcome === "unknown")
-        rescue.step("unknown", `${event.tool_name}: unknown`, "it may have happened; it is not repeated", event.at);
+        rescue.step("unknown", `${event.tool_name}: unknown`, "it may have run; it is not repeated", event.at);
       break;
     case "chat:recovery:decision":
       rescue.step("decided", `Decision: ${ACTION[event.action] ?? event.action}`, event.why ?? "", event.at);
@@ -313,7 +327,7 @@ function heard(event) {
   draw();
 }
 
-const ACTION = { continue: "continue where it stopped", retry: "ask the model again", finalise: "store what is complete" };
+const ACTION = { continue: "continue where it stopped", retry: "ask the model again", finalise: "store the finished answer" };
 
 async function kill() {
   const pid = activity?.pid ?? site.pid;
@@ -321,20 +335,20 @@ async function kill() {
   announce("The server was killed");
   const url = new URL("_outlast/kill", root);
   url.search = query;
-  url.searchParams.set("pid", pid); // the browser may send it again, and must not kill the next one
+  url.searchParams.set("pid", pid); // if the browser retries, it must not kill the next process
   try {
     const response = await fetch(url, { method: "POST" });
     if (!response.ok && response.status !== 409) complain((await response.json()).error);
   } catch {
-    // that is how a killed server answers
+    // expected: the server was killed
   }
 }
 
-// --- everything around it --------------------------------------------------------------------------------------------
+// --- the rest of the page --------------------------------------------------------------------------------------------
 
 const narrow = matchMedia("(max-width: 52rem)");
 
-/** On a narrow page the conversations lie over the messages. */
+/** Shows or hides the sidebar, which covers the messages on a narrow page. */
 function showSidebar(isShown) {
   const isOver = isShown && narrow.matches;
   document.body.classList.toggle("shows-sidebar", isOver);
@@ -345,7 +359,7 @@ function showSidebar(isShown) {
 narrow.addEventListener("change", () => showSidebar(false));
 
 function welcome() {
-  setText($("welcome-title"), site.demo ? "Kill the server. I finish the sentence." : "What shall we talk about?");
+  setText($("welcome-title"), site.demo ? "Kill the server. I finish the sentence." : "What would you like to talk about?");
   setText($("welcome-text"), site.intro || "Ask anything.");
   for (const { label, text, note } of site.suggestions) {
     $("suggestions").append(
@@ -393,7 +407,7 @@ if (site.agents.length > 1) {
 }
 $("menu").addEventListener("click", () => showSidebar(!document.body.classList.contains("shows-sidebar")));
 $("skip").addEventListener("click", (event) => {
-  event.preventDefault(); // what stands behind # is a conversation
+  event.preventDefault(); // the hash is the name of a conversation
   $("area").focus();
 });
 $("shade").addEventListener("click", () => showSidebar(false));
@@ -406,7 +420,7 @@ async function clear(cleared) {
   if (await cleared.clear()) {
     sidebar.drop(cleared.name);
     announce("The conversation was deleted");
-  } else complain("The server cannot be reached, so this conversation is still stored there. Delete it again later.");
+  } else complain("The server cannot be reached, so this conversation was not deleted. Try again later.");
 }
 addEventListener("popstate", () => open(named() || newId(5)));
 addEventListener("keydown", (event) => {
@@ -427,7 +441,7 @@ if (agent) {
   if (!named()) await listed;
   open(named() || sidebar.newest || newId(5));
   couriers.look();
-  listed.then(draw); // it may know how this conversation begins
+  listed.then(draw); // the list may have the title of this conversation
   document.body.classList.add("is-ready");
 } else {
   complain("This server has no chat agents.");

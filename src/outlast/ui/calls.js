@@ -1,9 +1,9 @@
-// Calls of tools: those that the page runs itself, and how long each took as far as this tab has seen.
+// Tool calls: those that the page runs itself, and the duration of each as measured in this tab.
 
 import { isSettled, toolName } from "./messages.js";
 
 const KEPT = "outlast.durations";
-const MOST = 200; // calls whose durations are remembered
+const MOST = 200; // calls whose durations are stored
 
 function kept() {
   try {
@@ -14,11 +14,11 @@ function kept() {
   }
 }
 
-/** How long calls took, also before this tab was reloaded. */
+/** The durations of calls, kept across reloads of this tab. */
 export class Durations {
   #calls = new Map(kept()); // {since, ms}
 
-  /** Milliseconds; undefined: it is not known, or not over. */
+  /** Returns milliseconds; undefined if unknown, or if the call still runs. */
   of(callId) {
     return this.#calls.get(callId)?.ms;
   }
@@ -27,18 +27,18 @@ export class Durations {
     this.#calls.set(callId, { since: performance.now() });
   }
 
-  /** It is over, after as long as somebody says who knows better. */
+  /** Records the end of a call, with the server's duration if it is known. */
   end(callId, ms = performance.now() - this.#calls.get(callId).since) {
     this.#calls.set(callId, { ms });
     try {
       const others = kept().filter(([id]) => id !== callId);
       sessionStorage.setItem(KEPT, JSON.stringify([...others, [callId, { ms }]].slice(-MOST)));
     } catch {
-      // then it is gone with the next reload
+      // it is lost with the next reload
     }
   }
 
-  /** What a chunk says about a call. Whether it is over. */
+  /** Measures the call of a chunk. Returns whether it has ended. */
   hear(chunk, builder) {
     const id = chunk.toolCallId;
     if (typeof id !== "string") return false;
@@ -54,19 +54,19 @@ export class Durations {
 /** The tools of the page: `{description, parameters, run(input)}`, by name. */
 export class PageTools {
   #tools;
-  #ran = new Set(); // calls that were run here
+  #ran = new Set(); // calls that ran here
 
   constructor(tools) {
     this.#tools = tools;
   }
 
-  /** What a request tells the server of them. */
+  /** The tool schemas for the server. */
   get offered() {
     const all = Object.entries(this.#tools);
     return all.map(([name, { description, parameters }]) => ({ name, description, parameters }));
   }
 
-  /** The calls of a message that are for the page and were not run here. Each is given once. */
+  /** Returns the calls of a message that the page has to run. Each call is returned once. */
   take(message) {
     const open = message.parts.filter((part) => part.state === "input-available" && toolName(part) in this.#tools);
     const news = open.filter((part) => !this.#ran.has(part.toolCallId));
@@ -74,7 +74,7 @@ export class PageTools {
     return news;
   }
 
-  /** The frame that answers a call. */
+  /** Runs a call, and returns the frame with its result. */
   async run(part) {
     const { toolCallId, input } = part;
     const name = toolName(part);

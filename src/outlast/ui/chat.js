@@ -1,8 +1,8 @@
-// A conversation as the server tells it: the transcript, what is being answered, and what this page has asked for.
+// A conversation: the server's transcript, the streaming answers, and the requests of this page.
 //
-// The server's transcript is the truth (`#stored`). On top of it come messages that the server has not accepted yet
-// (`#outbox`), and the answers that are being streamed (`#streams`). What was not accepted is sent again after a lost
-// connection; what was accepted and not answered is asked for (`#asked`).
+// The server's transcript is authoritative (`#stored`). The page adds messages that the server has not accepted yet
+// (`#outbox`) and streaming answers (`#streams`). After a lost connection, requests that were not accepted are sent
+// again, and the answers to accepted ones (`#asked`) are requested.
 
 import { Agent } from "./agent.js";
 import { Durations, PageTools } from "./calls.js";
@@ -19,7 +19,7 @@ const ACK = "cf_agent_stream_resume_ack";
 const PROBE = "cf_agent_stream_resume_request";
 
 const OPEN = ["input-streaming", "input-available", "approval-requested"]; // calls that wait for an answer
-const SKIPPED = "The server was busy with another message and did not take this one.";
+const SKIPPED = "The server was busy with another message and did not accept this one.";
 
 const answerId = (callId) => `call ${callId}`;
 
@@ -29,20 +29,22 @@ export class Chat extends EventTarget {
   #tools;
   #stored = new Stored();
   #outbox;
-  #asked = new Map(); // requests that were sent and have no answer yet: the message of each
+  #asked = new Map(); // sent requests without an answer, with the message of each
   #streams = new Map(); // by request
-  #stops = new Map(); // frames that stop a request, which may have been lost
-  #ended = new Set(); // requests that are over
-  #told = 0; // how often the server has told the transcript
-  #greeting = null; // of this connection, once the server has said hello: {probe, told, sent, taken, isOver}
+  #stops = new Map(); // frames that stop a request, kept because they may be lost
+  #ended = new Set(); // requests that have ended
+  #received = 0; // how often the server has sent the transcript
+  #greeting = null; // of this connection, after the server's identity frame: {probe, received, sent, taken}
   #adopting = Promise.resolve();
-  #quiet = null; // the last message when nothing was being answered, as the server says
+  #quiet = null; // the last message when the server last reported that it was idle
   #shown = null;
   #expectsClear = false;
+  #hasSession;
 
-  /** `tools`: what this page can run itself, by name: `{description, parameters, run(input)}`. */
-  constructor({ root, prefix, agent, name, query, tools, limits }) {
+  /** `tools` are those that this page can run, by name: `{description, parameters, run(input)}`. */
+  constructor({ root, prefix, agent, name, query, tools, limits, hasSession = false }) {
     super();
+    this.#hasSession = hasSession;
     this.#agent = new Agent(new URL(`${prefix}/${agent}/${name}`, root), query);
     this.#tools = new PageTools(tools);
     this.name = name;
@@ -52,11 +54,13 @@ export class Chat extends EventTarget {
     this.isRecovering = false;
     this.earlier = ""; // "loading" or "failed"
     this.error = null; // of the last turn: {request, text}
-    this.branches = {}; // of a message: the ids of those in its place
+    this.branches = {}; // by message: the ids of its alternatives
+    this.summary = null; // what the model sees instead of the messages up to one: {last, text}
+    this.isCompacting = false; // whether the server is writing a summary
     this.durations = new Durations();
-    this.revision = 0; // goes up when anything but the messages has changed
+    this.revision = 0; // increases when anything but the messages changes
     this.#outbox = new Outbox({ conversation: this.conversation, agent, name }, () => this.#outboxChanged());
-    this.#socket = new Socket(this.#agent.socketUrl({ _pk: newId(), _delta: "1" })); // which asks for changes only
+    this.#socket = new Socket(this.#agent.socketUrl({ _pk: newId(), _delta: "1" })); // requests changes only
     this.#socket.addEventListener("state", () => this.#connected());
     this.#socket.addEventListener("frame", ({ detail }) => this.#hear(detail));
   }
@@ -66,7 +70,7 @@ export class Chat extends EventTarget {
     this.#outbox.close();
   }
 
-  // --- what there is to see ---
+  // --- the state ---
 
   get connection() {
     return this.#socket.state;
@@ -86,59 +90,59 @@ export class Chat extends EventTarget {
     return this.#shown;
   }
 
-  /** How a message stands that the server has not accepted: `{state, text, id}`; null: it has. */
+  /** The state of a message that the server has not accepted, `{state, text, id}`; null if it has. */
   pending(message) {
     const entry = this.#outbox.entries.find((each) => each.message?.id === message.id);
     const connection = this.connection === "open" && !this.#isGreeted ? "connecting" : this.connection;
     return entry ? pendingOf(entry, connection) : null;
   }
 
-  /** The request that is being answered, or waits for it; null: nothing is. */
+  /** The request that is being answered, or waits for its answer; null if there is none. */
   get busy() {
     const waiting = this.#outbox.waiting.find((entry) => entry.content);
     return this.#streams.keys().next().value ?? this.#asked.keys().next().value ?? waiting?.id ?? null;
   }
 
-  /** Whether the server has something to stop. */
+  /** Whether there is a request that the server can stop. */
   get canStop() {
     return this.#streams.size + this.#asked.size > 0;
   }
 
-  /** Whether the server has accepted what is not answered yet. */
+  /** Whether the server has accepted a request that is not answered yet. */
   get isAccepted() {
     return this.#streams.size > 0 || [...this.#asked.keys()].some((id) => !this.#outbox.get(id));
   }
 
-  /** Whether there is anything that the server has not accepted. */
+  /** Whether there are requests that the server has not accepted. */
   get isSending() {
     return this.#outbox.waiting.length > 0;
   }
 
-  /** Whether the last message has no answer, and none is under way. */
+  /** Whether the last message has no answer, and none is in progress. */
   get isUnanswered() {
     const last = this.messages.at(-1);
     return last?.role === "user" && last.id === this.#quiet && this.busy === null && !this.pending(last);
   }
 
-  /** The message that is being written, if it has begun. */
+  /** The message that is being streamed, once it has content. */
   get writing() {
     const stream = this.#streams.values().next().value;
     return stream && !stream.builder.isEmpty ? stream.builder.message : null;
   }
 
-  /** Where a large output or file is; null: it is not one of this agent. */
+  /** The URL to fetch a large output or file from; null if it does not belong to this agent. */
   contentUrl(url) {
     return this.#agent.contentUrl(url);
   }
 
-  // --- what a user does ---
+  // --- actions of the user ---
 
-  /** Why the server would not take a message with these parts; null: it would. */
+  /** Returns why the server would reject a message with these parts; null if it would not. */
   tooLarge(parts) {
     const size = JSON.stringify(parts).length + 200;
     if (size <= this.limits.message) return null;
     const count = (number) => number.toLocaleString("en");
-    return `This message is too large: it has ${count(size)} characters, and the server takes ${count(this.limits.message)}.`;
+    return `This message is too large: it has ${count(size)} characters, and the server allows ${count(this.limits.message)}.`;
   }
 
   send(parts) {
@@ -147,7 +151,7 @@ export class Chat extends EventTarget {
     return message;
   }
 
-  /** Another text in place of one that was sent: it is answered anew. */
+  /** Replaces a sent message, which gets a new answer. */
   edit(id, parts) {
     const place = this.#stored.at(id);
     if (place < 0) return;
@@ -155,7 +159,7 @@ export class Chat extends EventTarget {
     this.#ask([message], "submit-message", { message, isEdit: true });
   }
 
-  /** Another answer in place of this one; null: of the last one, or the first one if there is none. */
+  /** Requests another answer in place of this one; with null, an answer to the last message of the user. */
   regenerate(id) {
     const place = id === null ? -1 : this.#stored.at(id);
     const question = this.#stored.messages
@@ -165,7 +169,7 @@ export class Chat extends EventTarget {
     this.#ask(trailing(this.#stored.messages.slice(0, question + 1)), "regenerate-message");
   }
 
-  /** Sends a message again that the server has refused. */
+  /** Sends a message again that the server refused. */
   retry(entryId) {
     const entry = this.#outbox.remove(entryId);
     if (!entry) return;
@@ -174,10 +178,10 @@ export class Chat extends EventTarget {
     else this.#ask([...trailing(this.#stored.messages), message], "regenerate-message", { message });
   }
 
-  /** Takes back a message that was never sent, or was refused; gives its parts. */
+  /** Removes a message that was never sent, or was refused, and returns its parts. */
   takeBack(entryId) {
     const { wasSent, refusal } = this.#outbox.get(entryId) ?? {};
-    if (wasSent && refusal === undefined) return []; // the server may have it by now
+    if (wasSent && refusal === undefined) return []; // the server may have received it
     const entry = this.#outbox.remove(entryId);
     this.#outboxChanged();
     return entry?.message?.parts ?? [];
@@ -194,20 +198,20 @@ export class Chat extends EventTarget {
     this.#answer(callId, { type: "cf_agent_tool_approval", toolCallId: callId, approved, autoContinue: true });
   }
 
-  /** What this page has answered to a call, which the server has not accepted: `{isSending, approved}`, or null. */
+  /** The page's answer to a call, if the server has not accepted it: `{isSending, approved}`, or null. */
   answered(callId) {
     const entry = this.#outbox.get(answerId(callId));
     return entry ? { isSending: this.#isGreeted, approved: entry.frame.approved } : null;
   }
 
-  /** Deletes the conversation, and what waits for it. False: the server could not be asked. */
+  /** Deletes the conversation, and its unsent requests. Returns false if the server could not be reached. */
   async clear() {
     this.#outbox.clear();
     this.#outboxChanged();
-    const before = this.#told;
+    const before = this.#received;
     if (!(await this.#agent.clear())) return false;
-    if (this.#told === before) {
-      this.#expectsClear = this.#greeting !== null; // what is sent from now on is not meant
+    if (this.#received === before) {
+      this.#expectsClear = this.#greeting !== null; // the frame must not delete later requests
       this.#forget();
       this.#changed();
     }
@@ -216,10 +220,10 @@ export class Chat extends EventTarget {
 
   async select(messageId) {
     await this.#agent.select(messageId);
-    await this.#loadBranches();
+    await Promise.all([this.#loadBranches(), this.#loadSummary()]);
   }
 
-  // --- asking ---
+  // --- requests ---
 
   #ask(messages, trigger, more = {}) {
     this.error = null;
@@ -240,7 +244,7 @@ export class Chat extends EventTarget {
     this.#outboxChanged();
   }
 
-  /** What follows a message that is answered anew goes, and comes back if the server refuses. */
+  /** Hides the messages after one that is answered again; they reappear if the server refuses. */
   #cutFor({ message, isEdit, content, answers }) {
     const place = this.#stored.at(answers);
     if (place < 0 || !content || (message && !isEdit)) return;
@@ -248,7 +252,7 @@ export class Chat extends EventTarget {
     if (isEdit) this.#stored.append(message);
   }
 
-  /** Sends what was not sent on this connection, in order. */
+  /** Sends the waiting entries that were not sent on this connection, in order. */
   async #flush() {
     await this.#adopting;
     const { sent } = this.#greeting ?? {};
@@ -258,7 +262,7 @@ export class Chat extends EventTarget {
       if (!this.#socket.send(this.#frameOf(entry))) return;
       sent.add(entry.id);
       this.#outbox.sent(entry);
-      this.#cutFor(entry); // the transcript has come meanwhile
+      this.#cutFor(entry); // the transcript may have arrived since
       if (entry.content) this.#asked.set(entry.id, entry.answers);
     }
     for (const frame of this.#stops.values()) if (!sent.has(frame) && this.#socket.send(frame)) sent.add(frame);
@@ -273,13 +277,13 @@ export class Chat extends EventTarget {
     return { type: REQUEST, id, init: { method: "POST", body } };
   }
 
-  /** Takes over what tabs have left that are gone, and sends it. */
+  /** Takes over the entries of closed tabs, and sends them. */
   async adopt() {
     await this.#outbox.adopt();
     await this.#flush();
   }
 
-  /** The server has it. */
+  /** Removes an entry that the server has accepted. */
   #accepted(id) {
     if (this.#outbox.remove(id)) this.revision += 1;
   }
@@ -291,7 +295,7 @@ export class Chat extends EventTarget {
 
   // --- the connection ---
 
-  /** Whether the server has said hello on this connection. */
+  /** Whether the server has sent its identity on this connection. */
   get #isGreeted() {
     return this.connection === "open" && this.#greeting !== null;
   }
@@ -305,11 +309,11 @@ export class Chat extends EventTarget {
     this.#outboxChanged();
   }
 
-  /** The server is there: take up whatever was under way. */
+  /** Resumes everything that is in progress, on a new connection. */
   #greet({ limits }) {
     this.limits = { ...this.limits, ...limits };
-    this.isRecovering = false; // or it is told
-    this.#greeting = { probe: newId(), told: this.#told, sent: new Set(), taken: new Set() };
+    this.isRecovering = this.isCompacting = false; // unless a frame says so
+    this.#greeting = { probe: newId(), received: this.#received, sent: new Set(), taken: new Set() };
     this.#socket.send({ type: PROBE, probeId: this.#greeting.probe });
     for (const id of new Set([...this.#streams.keys(), ...this.#asked.keys()]))
       if (!this.#outbox.get(id)) this.#take(id);
@@ -317,7 +321,7 @@ export class Chat extends EventTarget {
     this.#flush().then(() => this.#runTools());
   }
 
-  /** From the first chunk on; what is live by then comes too early. */
+  /** Requests a stream from its first chunk. Live chunks before that are ignored. */
   #take(id) {
     if (this.#greeting?.taken.has(id)) return;
     this.#greeting?.taken.add(id);
@@ -326,30 +330,31 @@ export class Chat extends EventTarget {
     this.#socket.send({ type: ACK, id });
   }
 
-  /** The answer to a probe comes after everything that a new connection is told. */
+  /** Handles the reply to a probe, which follows all frames that a new connection receives. */
   #probed(frame) {
     if (!this.#greeting || frame.probeId !== this.#greeting.probe) return;
-    const isTold = this.#told !== this.#greeting.told;
+    const isReceived = this.#received !== this.#greeting.received;
     const isIdle = frame.type === "cf_agent_stream_resume_none" && frame.reason === "idle";
-    if (isTold) this.#loadBranches();
+    this.#loadSummary();
+    if (isReceived) this.#loadBranches();
     else if (isIdle) this.#settle([], false);
     else this.#load();
     if (isIdle) this.#quiet = this.#stored.messages.at(-1)?.id ?? null;
   }
 
-  /** The newest messages, when no frame tells them; frames that come meanwhile know better. */
+  /** Fetches the newest messages, if no frame contains them. Frames that arrive meanwhile take precedence. */
   async #load() {
-    const before = this.#told;
+    const before = this.#received;
     try {
       const { messages, hasEarlier } = await this.#agent.messages();
-      if (this.#told === before) this.#settle(messages, hasEarlier);
+      if (this.#received === before) this.#settle(messages, hasEarlier);
     } catch {
-      return; // the connection comes back, and so does this
+      return; // it is retried with the next connection
     }
     await this.#loadBranches();
   }
 
-  /** Fetches messages that are older than those which are known. Whether there are any. */
+  /** Fetches messages that are older than the loaded ones. Returns whether there are any. */
   async loadEarlier() {
     const first = this.#stored.messages[0];
     if (!this.hasEarlier || !first || this.earlier === "loading") return false;
@@ -374,7 +379,22 @@ export class Chat extends EventTarget {
     this.#changed();
   }
 
-  // --- hearing ---
+  async #loadSummary() {
+    const found = this.#hasSession ? await this.#agent.summary() : undefined;
+    if (found === undefined) return;
+    this.summary = found;
+    this.#changed();
+  }
+
+  /** Searches all messages of the conversation. Returns null if the server cannot. */
+  async search(words) {
+    if (!this.#hasSession) return null;
+    const hits = await this.#agent.search(words);
+    const isPrefix = /[^\s"*]$/.test(words) && (words.match(/"/g) ?? []).length % 2 === 0;
+    return hits?.length === 0 && isPrefix ? this.#agent.search(`${words}*`) : hits; // the last word may be incomplete
+  }
+
+  // --- frames ---
 
   #hear(frame) {
     switch (frame.type) {
@@ -383,7 +403,7 @@ export class Chat extends EventTarget {
         break;
       case RESPONSE:
         this.#response(frame);
-        return; // it says itself what has changed
+        return; // it reports changes itself
       case "cf_agent_chat_messages":
         this.#transcript(frame);
         break;
@@ -394,13 +414,21 @@ export class Chat extends EventTarget {
       case "cf_agent_chat_clear":
         if (this.#expectsClear) this.#expectsClear = false;
         else {
-          this.#told += 1;
+          this.#received += 1;
           this.#outbox.clear();
           this.#forget();
         }
         break;
       case "cf_agent_chat_recovering":
         this.isRecovering = frame.recovering === true;
+        break;
+      case "cf_agent_session":
+        this.isCompacting = frame.phase === "compacting";
+        if (frame.compacted) this.#loadSummary();
+        break;
+      case "cf_agent_session_error":
+        this.isCompacting = false;
+        this.dispatchEvent(new CustomEvent("problem", { detail: frame.error }));
         break;
       case "cf_agent_stream_resuming":
         this.#accepted(frame.id);
@@ -410,7 +438,7 @@ export class Chat extends EventTarget {
       case "cf_agent_stream_pending":
         this.#accepted(frame.id);
         if (!this.#asked.has(frame.id)) this.#asked.set(frame.id, null);
-        if (this.#streams.has(frame.id)) this.#streams.get(frame.id).awaitsReplay = false; // what comes is all of it
+        if (this.#streams.has(frame.id)) this.#streams.get(frame.id).awaitsReplay = false; // it has not begun, so live chunks are complete
         this.#greeting?.taken.delete(frame.id);
         this.#probed(frame);
         break;
@@ -424,12 +452,12 @@ export class Chat extends EventTarget {
     this.#changed();
   }
 
-  /** Requests of others that the page waited for: nothing is under way. */
+  /** Forgets the requests of other clients: the server is idle. */
   #forgetOthers() {
     for (const [id, answers] of this.#asked) if (answers === null) this.#asked.delete(id);
   }
 
-  /** The newest messages, or what has changed in them. */
+  /** Applies the newest messages, or those that have changed. */
   #transcript({ messages = [], earlier = false, after }) {
     if (after === undefined) this.#settle(messages, earlier);
     else if (this.#stored.showAfter(after, messages)) this.#settled(messages);
@@ -443,7 +471,7 @@ export class Chat extends EventTarget {
   }
 
   #settled(messages) {
-    this.#told += 1;
+    this.#received += 1;
     this.isLoaded = true;
     const known = new Set(messages.map((message) => message.id));
     for (const { id, message, isEdit } of this.#outbox.waiting)
@@ -453,17 +481,17 @@ export class Chat extends EventTarget {
     this.#changed();
   }
 
-  /** Calls that are answered here need no answer any more. */
+  /** Removes the page's answers to calls that are no longer open in these messages. */
   #arrived(messages) {
     for (const message of messages)
       for (const part of message?.parts ?? [])
         if (!OPEN.includes(part.state)) this.#accepted(answerId(part.toolCallId));
   }
 
-  /** Answers to calls that are not there any more: they were sent once again, and that is all there is to do. */
+  /** Removes answers to calls that no longer exist, once they were sent again. */
   #forgetAnswers() {
-    const { sent, told } = this.#greeting ?? {};
-    if (!sent || told === this.#told || this.busy) return;
+    const { sent, received } = this.#greeting ?? {};
+    if (!sent || received === this.#received || this.busy) return;
     const isThere = (callId) => this.#stored.messages.some((each) => each.parts.some((part) => part.toolCallId === callId));
     for (const { id, frame } of this.#outbox.waiting)
       if (frame && sent.has(id) && !isThere(frame.toolCallId)) this.#accepted(id);
@@ -475,8 +503,9 @@ export class Chat extends EventTarget {
     this.#streams.clear();
     this.#stops.clear();
     this.branches = {};
+    this.summary = null;
     this.error = null;
-    this.isRecovering = false;
+    this.isRecovering = this.isCompacting = false;
   }
 
   #response(frame) {
@@ -487,7 +516,7 @@ export class Chat extends EventTarget {
     if (frame.done || frame.error) return this.#end(frame);
     this.#accepted(id);
     this.#asked.delete(id);
-    if (stream?.awaitsReplay && !frame.replay) return undefined; // all of it is about to come
+    if (stream?.awaitsReplay && !frame.replay) return undefined; // the replay contains it
     if (!stream) {
       if (this.#ended.has(id)) return undefined;
       const last = this.#stored.messages.findLast((message) => message.role === "assistant");
@@ -501,7 +530,7 @@ export class Chat extends EventTarget {
     const chunk = JSON.parse(frame.body);
     stream.builder.apply(chunk);
     if (!frame.replay && this.durations.hear(chunk, stream.builder)) this.revision += 1;
-    if (!frame.replay && chunk.type?.endsWith("-delta")) this.isRecovering = false; // it is said until the end; this is more
+    if (!frame.replay && chunk.type?.endsWith("-delta")) this.isRecovering = false; // new text is visible
     this.dispatchEvent(new CustomEvent("chunk", { detail: chunk }));
     return this.#changed();
   }
@@ -519,10 +548,11 @@ export class Chat extends EventTarget {
     if (frame.error && !isRefused && this.busy === null)
       this.error = { request: id, text: frame.body || "Something went wrong." };
     if (stream && !stream.builder.isEmpty && !this.#stored.has(stream.builder.message.id)) {
-      this.#stored.append(stream.builder.message); // until the transcript comes
+      this.#stored.append(stream.builder.message); // until the transcript arrives
     }
     if (isRefused || frame.outcome === "skipped") this.#load();
     else this.#loadBranches();
+    if (this.summary && !this.#stored.has(this.summary.last)) this.#loadSummary(); // an edit may be on another branch
     if (this.busy === null) this.#quiet = this.#stored.messages.at(-1)?.id ?? null;
     this.#runTools();
     this.dispatchEvent(
@@ -533,7 +563,7 @@ export class Chat extends EventTarget {
     this.#changed();
   }
 
-  /** Whether a terminal frame says that a message was not accepted. Then it stays, with the reason. */
+  /** Returns whether a final frame refuses a message. The message stays visible, with the reason. */
   #refused({ id, error, outcome, body, messageIds }, stream) {
     const entry = this.#outbox.get(id);
     if (!entry?.message || stream || messageIds?.some((each) => this.#stored.has(each))) return false;
@@ -545,14 +575,14 @@ export class Chat extends EventTarget {
 
   // --- tools ---
 
-  /** How long a call has taken, from whoever knows better. */
+  /** Sets the duration of a call as measured by the server. */
   took(callId, ms) {
     this.durations.end(callId, ms);
     this.revision += 1;
     this.#changed();
   }
 
-  /** Runs the calls that are for this page. The first answer counts, should other tabs run them as well. */
+  /** Runs the calls for this page. Other tabs may run them, too; the first answer counts. */
   #runTools() {
     const last = this.#stored.messages.at(-1);
     if (this.busy || this.isRecovering || !this.#isGreeted || last?.role !== "assistant") return;
@@ -560,7 +590,7 @@ export class Chat extends EventTarget {
   }
 
   async #run(part) {
-    await this.#adopting; // it may have been run in a tab that is gone
+    await this.#adopting; // a closed tab may have run it
     if (this.#outbox.get(answerId(part.toolCallId))) return;
     this.durations.start(part.toolCallId);
     const frame = await this.#tools.run(part);

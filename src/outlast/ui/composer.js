@@ -1,8 +1,8 @@
-// What is being written: text, files and images, sent with Enter.
+// The form for a new message: text, files and images, sent with Enter.
 
 import { h, icon, iconButton, sizeText } from "./dom.js";
 
-const SIDE = 1400; // pixels that an image is reduced to, if it is too large to be sent
+const SIDE = 1400; // pixels of the longer side of an image that is reduced because it is too large
 
 const read = (blob) =>
   new Promise((resolve, reject) => {
@@ -12,7 +12,7 @@ const read = (blob) =>
     reader.readAsDataURL(blob);
   });
 
-/** A smaller picture of the same; null: it is none that can be drawn. */
+/** Returns a smaller version of an image as a data URL; null if it cannot be decoded or reduced enough. */
 async function reduced(file, limit) {
   let image;
   try {
@@ -35,8 +35,8 @@ export class Composer {
   #actions;
 
   /**
-   * `actions`: `send(parts)`, which is false if they are too large; `stop()`, `complain(text)`. `limit`: characters of
-   * a message.
+   * `actions`: `send(parts)`, which returns false if they are too large; `stop()`, `complain(text)`. `limit` is the
+   * maximum number of characters of a message.
    */
   constructor({ form, area, shelf, picker, attach, send, stop, drop }, actions) {
     this.#actions = actions;
@@ -103,7 +103,7 @@ export class Composer {
       }
       if (url === null) {
         this.#actions.complain(
-          `${file.name} is too large (${sizeText(file.size)}): a message may have ${sizeText(Math.round(this.limit * 0.7))} of files.`
+          `${file.name} is too large (${sizeText(file.size)}): a message may contain ${sizeText(Math.round(this.limit * 0.7))} of files.`
         );
         continue;
       }
@@ -144,7 +144,7 @@ export class Composer {
     this.#changed();
   }
 
-  /** Puts a message back, above what is being written. */
+  /** Puts a message back into the form, above the text that is being written. */
   putBack(parts) {
     const texts = parts.filter((part) => part.type === "text").map((part) => part.text);
     for (const part of parts) if (part.type === "file") this.#shelve(part, Math.round(part.url.length * 0.75));

@@ -1,4 +1,4 @@
-// Conversations that are not on the screen and have something to send: each is connected until the server has it.
+// Conversations that are not on screen and have unsent requests: each stays connected until the server accepts them.
 
 import { HERE, livingTabs, onNews, records, watch } from "./outbox.js";
 
@@ -8,7 +8,7 @@ export class Couriers {
   #shown;
   #chats = new Map();
 
-  /** `open(agent, name)` gives a `Chat`; `shown()` the one on the screen. */
+  /** `open(agent, name)` creates a `Chat`; `shown()` returns the one on screen. */
   constructor(root, { open, shown }) {
     this.#root = root;
     this.#open = open;
@@ -16,14 +16,14 @@ export class Couriers {
     onNews(() => this.look());
   }
 
-  /** The chat of a conversation, if it is under way. It is the caller's from now on. */
+  /** Returns the chat of a conversation, if it is connected, and hands it to the caller. */
   take(conversation) {
     const chat = this.#chats.get(conversation);
     this.#chats.delete(conversation);
     return chat;
   }
 
-  /** A chat that leaves the screen: it stays connected while it has something to send. */
+  /** Keeps a chat that leaves the screen connected while it has unsent requests. */
   keep(chat) {
     if (!chat.isSending) return chat.close();
     this.#chats.set(chat.conversation, chat);
@@ -31,7 +31,7 @@ export class Couriers {
     return undefined;
   }
 
-  /** Looks for what tabs have left that are gone. */
+  /** Looks for unsent requests of closed tabs. */
   async look() {
     const found = await records.all();
     if (!found?.length) return;

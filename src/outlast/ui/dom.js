@@ -1,6 +1,6 @@
-// Making nodes. Text is always text: nothing here, or anywhere on the page, takes HTML.
+// Creating nodes. Text is always text: nothing on the page accepts HTML.
 
-/** An element: `h("button", { class: "send", onclick }, "Send")`. Attributes that are null or false are left out. */
+/** Creates an element: `h("button", { class: "send", onclick }, "Send")`. Null and false attributes are omitted. */
 export function h(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -45,7 +45,7 @@ const ICONS = {
   warning: "M12 4l9 16H3zM12 10v4M12 17h.01"
 };
 
-/** A drawing of 24 by 24, in the colour of the text around it; not read aloud. */
+/** Creates an icon in the colour of the surrounding text, hidden from screen readers. */
 export function icon(name) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("viewBox", "0 0 24 24");
@@ -57,7 +57,7 @@ export function icon(name) {
   return svg;
 }
 
-/** A button with a drawing and a name for those who do not see it. */
+/** Creates a button with an icon, and a label for screen readers. */
 export function iconButton(name, label, onclick, attributes = {}) {
   return h(
     "button",
@@ -66,12 +66,12 @@ export function iconButton(name, label, onclick, attributes = {}) {
   );
 }
 
-/** A text that is not the same any more, and nothing if it is. */
+/** Sets the text of a node if it differs. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** These children in this order, touching only what has to be touched. */
+/** Sets the children of a node, in this order, and leaves nodes alone that are in place. */
 export function setChildren(parent, wanted) {
   let at = parent.firstChild;
   for (const node of wanted) {
@@ -85,13 +85,13 @@ export function setChildren(parent, wanted) {
   }
 }
 
-/** Something hard to guess, also where pages are not served over HTTPS. */
+/** Returns a random id, also on pages that are not served over HTTPS. */
 export function newId(bytes = 8) {
   const random = crypto.getRandomValues(new Uint8Array(bytes));
   return [...random].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** A value as somebody reads it. */
+/** Returns a value as readable text. */
 export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2)) ?? "";
 
 export function sizeText(bytes) {
@@ -106,7 +106,7 @@ export function durationText(ms) {
     : `${Math.floor(ms / 60000)} min ${Math.round((ms % 60000) / 1000)} s`;
 }
 
-/** Copies a text, and says on the button that it is done. */
+/** Copies a text, and shows a check mark on the button. */
 export async function copyText(text, button) {
   try {
     await navigator.clipboard.writeText(text);

@@ -1,19 +1,19 @@
-// Which messages are on the page: the last ones, and older ones when somebody asks for them. The reader's place stays.
+// Which messages are on the page: the newest ones, and older ones on demand. The scroll position is kept.
 
 import { h, setText } from "./dom.js";
 
-const FIRST = 60; // messages that are shown at once
-const STEP = 100; // that are added above
-const MOST = 240; // that stay while the reader is at the end
-const NEAR = 300; // pixels from the top within which older ones are loaded by themselves
+const FIRST = 60; // messages shown at first
+const STEP = 100; // messages added above at a time
+const MOST = 240; // messages kept while the reader is at the end
+const NEAR = 300; // pixels from the top within which older messages are loaded automatically
 
 const LABEL = {
   "": "Load earlier messages",
   loading: "Loading earlier messages…",
-  failed: "Earlier messages could not be loaded. Try again"
+  failed: "Earlier messages could not be loaded. Try again."
 };
 
-/** Where the messages begin that are shown. Pure. */
+/** Returns the index of the first shown message. Pure. */
 export function beginsAt(messages, first, isAtEnd) {
   const count = messages.length;
   const place = first === null ? -1 : messages.findIndex((message) => message.id === first);
@@ -23,12 +23,12 @@ export function beginsAt(messages, first, isAtEnd) {
 }
 
 export class Earlier {
-  #first = null; // the id of the first message that is shown
+  #first = null; // the id of the first shown message
   #chat = null;
   #changed;
   #isBusy = false;
 
-  /** `changed()` shows the messages now. */
+  /** `changed()` redraws the messages. */
   constructor({ scroller, list }, changed) {
     Object.assign(this, { scroller, list });
     this.#changed = changed;
@@ -42,7 +42,7 @@ export class Earlier {
     this.button.hidden = true;
   }
 
-  /** Those of the messages that are shown. */
+  /** Returns the shown messages. */
   of(chat, isAtEnd) {
     this.#chat = chat;
     const { messages } = chat;
@@ -53,7 +53,7 @@ export class Earlier {
     return messages.slice(begin);
   }
 
-  /** Shows from this message on, if it is known. */
+  /** Includes a message in the shown ones. Returns false if it is not loaded. */
   include(chat, id) {
     const { messages } = chat;
     const place = messages.findIndex((message) => message.id === id);
@@ -77,7 +77,7 @@ export class Earlier {
     this.#keepingPlace(() => this.#changed());
   }
 
-  /** What the reader sees stays where it is, whatever comes above it. */
+  /** Keeps the scroll position while messages are added above. */
   #keepingPlace(change) {
     const anchor = this.list.firstElementChild;
     const before = anchor?.getBoundingClientRect().top;

@@ -1,4 +1,4 @@
-// A little colour for code: comments, strings, numbers and words that matter in most languages. Nodes, never HTML.
+// Simple syntax highlighting: comments, strings, numbers and common keywords. Nodes, never HTML.
 
 const WORDS = new Set(
   `abstract and any as assert async await bool boolean break case catch char class const continue def default del do double
@@ -30,7 +30,7 @@ function span(kind, text) {
   return node;
 }
 
-/** The nodes of a piece of code. */
+/** Returns the nodes of a piece of code. */
 export function highlighted(code, language) {
   if (PLAIN.has(language.toLowerCase())) return [code];
   const nodes = [];

@@ -1,14 +1,14 @@
-// Markdown as nodes. What a model says is untrusted: it becomes text and a handful of elements, never HTML. Links lead to
-// http, https and mail only; images are not loaded, they become links.
+// Markdown as nodes. The model's text is untrusted: it becomes text and a few kinds of elements, never HTML. Only http,
+// https and mailto links are allowed; images are not loaded but become links.
 
 import { copyText, h, icon, sizeText } from "./dom.js";
 import { highlighted } from "./highlight.js";
 
-const LONG = 20000; // characters of one block from which on it is shown as plain text
-const SHOWN = 60000; // of those, how many are shown before somebody asks for more
-const DEPTH = 8; // of lists and quotations inside one another
+const LONG = 20000; // characters from which a block is shown as plain text
+const SHOWN = 60000; // characters of such a block that are shown at first
+const DEPTH = 8; // of nested lists and quotations
 
-/** What a link may lead to; null: nowhere. */
+/** Returns a URL that a link may lead to; null if it is not allowed. */
 export function safeUrl(text) {
   try {
     const url = new URL(text.trim());
@@ -27,7 +27,7 @@ const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,12})([-*+]|\d{1,9}[.)])(\s+|$)(.*)$/;
 const TABLE_RULE = /^ {0,3}\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 
-/** The blocks of a text: `{kind, raw, …}`. Each line is looked at once. */
+/** Returns the blocks of a text: `{kind, raw, …}`. Each line is read once. */
 export function blocksOf(text) {
   const lines = text.split("\n");
   const blocks = [];
@@ -87,7 +87,7 @@ export function blocksOf(text) {
   return blocks;
 }
 
-/** A heading may be closed with the marks that it is opened with. */
+/** Removes the optional closing marks of a heading. */
 function withoutMarks(title) {
   let end = title.length;
   while (title[end - 1] === "#") end -= 1;
@@ -97,7 +97,7 @@ function withoutMarks(title) {
 const startsBlock = (line) =>
   FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line);
 
-/** Items, what is indented below them, and single empty lines in between. */
+/** Reads a list: items, indented lines below them, and single empty lines in between. */
 function endOfList(lines, from) {
   let at = from + 1;
   while (at < lines.length) {
@@ -140,7 +140,7 @@ function blockNode(block, depth) {
 const nested = (text, depth) =>
   depth >= DEPTH ? [h("p", {}, text)] : blocksOf(text).map((block) => blockNode(block, depth + 1));
 
-/** A text that is too long to be looked through: as it is, and not all of it at once. */
+/** Shows a block that is too long to be parsed: as plain text, and only its beginning at first. */
 function longNode(text) {
   const shown = h("p", { class: "long" }, text.slice(0, SHOWN));
   if (text.length <= SHOWN) return shown;
@@ -183,7 +183,7 @@ function listNode(raw, depth) {
     const task = /^\[([ xX])\]\s+/.exec(item.lines[0]);
     if (task) item.lines[0] = item.lines[0].slice(task[0].length);
     const blocks = nested(item.lines.join("\n"), depth);
-    // A single paragraph in an item is its text.
+    // The first paragraph of an item becomes the text of the item.
     const content = blocks.length && blocks[0].tagName === "P" ? [...blocks[0].childNodes, ...blocks.slice(1)] : blocks;
     const box = task
       ? h("input", {
@@ -223,7 +223,7 @@ function tableNode(raw) {
 
 // --- inside a line ---------------------------------------------------------------------------------------------------
 
-// Repetitions are bounded: a hostile text must not take long to look through.
+// Repetitions are bounded, so that a hostile text cannot make parsing slow.
 const TITLE = String.raw`(?:\s+"[^"\n]{0,200}")?\s*\)`;
 const INLINE = new RegExp(
   [
@@ -234,7 +234,7 @@ const INLINE = new RegExp(
     String.raw`(?<bare>https?:\/\/[^\s<>"'${"`"}*]{1,2000})`,
     String.raw`(?<stars>\*\*|__)(?=\S)(?<strong>\S|\S[\s\S]{0,600}?\S)\k<stars>`,
     String.raw`~~(?=\S)(?<gone>[^~\n]{1,400}?)~~`,
-    // An underscore inside a word, as in snake_case, is none of these.
+    // An underscore inside a word, as in snake_case, is not a mark.
     String.raw`(?<star>\*|(?<![\p{L}\p{N}_])_)(?=[^\s*_])(?<weak>[^\n]{0,400}?[^\s*_])\k<star>(?![\p{L}\p{N}])`,
     String.raw`\\(?<escaped>[\\${"`"}*_{}\[\]()#+\-.!~|<>])`,
     String.raw`(?<broken> {2,9}|\\)\n`
@@ -248,7 +248,7 @@ function linkNode(url, children) {
   return [h("a", { href: safe, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children)];
 }
 
-/** The nodes of a line or a paragraph. */
+/** Returns the nodes of a line or a paragraph. */
 export function inline(text, depth = 0) {
   if (depth > 6) return [text];
   const nodes = [];
@@ -277,7 +277,7 @@ function marked({ code, alt, image, label, target, angle, bare, strong, gone, we
   return escaped !== undefined ? [escaped] : [h("br")];
 }
 
-/** Loading an image would tell its server that somebody reads this: it becomes a link. */
+/** Returns a link instead of an image: loading it would reveal the reader to its server. */
 function imageNode(alt, url) {
   const safe = safeUrl(url);
   const label = alt || "image";
@@ -298,7 +298,7 @@ function imageNode(alt, url) {
 
 // --- a text that grows -----------------------------------------------------------------------------------------------
 
-/** Shows a text in a node. When it grows, only the blocks that have changed are made anew. */
+/** Shows a text in a node. When it grows, only the changed blocks are created again. */
 export class Markdown {
   #shown = []; // {raw, node}
   #text = null;
@@ -323,7 +323,7 @@ export class Markdown {
     for (const { node } of this.#shown.splice(blocks.length)) node.remove();
   }
 
-  /** The same code with more lines keeps its node: what is selected, scrolled or focused stays so. */
+  /** Updates a growing code block in place, so that selection, scroll position and focus are kept. */
   #growCode(before, block) {
     const fresh = codeNode(block);
     before.node.className = fresh.className;

@@ -1,27 +1,27 @@
-// Chunks become a message: the rules of the server's own reducer (outlast/chat/reducer.py), without I/O and without a page.
+// Builds messages from chunks, with the rules of the server's reducer (outlast/chat/message/reducer.py). Pure.
 
 const SETTLED = ["output-available", "output-error", "output-denied"];
 const AS_THEY_ARE = ["file", "reasoning-file", "source-url", "source-document", "custom"];
 
-/** The name of the tool that a part calls; null when it is no call. */
+/** Returns the name of the tool that a part calls; null if it is not a call. */
 export function toolName(part) {
   if (part?.type === "dynamic-tool") return typeof part.toolName === "string" ? part.toolName : null;
   return typeof part?.type === "string" && part.type.startsWith("tool-") ? part.type.slice(5) : null;
 }
 
-/** Whether a call has its final outcome. */
+/** Returns whether a call has its final outcome. */
 export const isSettled = (part) => SETTLED.includes(part.state) && part.preliminary !== true;
 
-/** Whether nobody knows if a call has happened. */
+/** Returns whether the outcome of a call is unknown. Older messages are recognised by their error text. */
 export function isUnknown(part) {
   return (
     part.state === "output-error" &&
     (part.resultProviderMetadata?.outlast?.outcome === "unknown" ||
-      /^It is not known whether/.test(part.errorText ?? ""))
+      /^(The outcome of this call is unknown|It is not known whether)/.test(part.errorText ?? ""))
   );
 }
 
-/** All that a message says, as one text. */
+/** Returns the text parts of a message as one text. */
 export function textOf(message) {
   return message.parts
     .filter((part) => part.type === "text" && part.text)
@@ -29,7 +29,7 @@ export function textOf(message) {
     .join("\n\n");
 }
 
-/** An object out of half a JSON text: what can be read of it so far. */
+/** Parses incomplete JSON, as far as possible; undefined if that is not possible. */
 export function partialJson(text) {
   try {
     return JSON.parse(text);
@@ -53,13 +53,13 @@ export function partialJson(text) {
     try {
       return JSON.parse(text.replace(/[,:\s]+$/, "") + end);
     } catch {
-      // the next one
+      // try the next ending
     }
   }
   return undefined;
 }
 
-/** An input as an object, which it should be. */
+/** Returns an input as an object; empty if it is not one. */
 function asObject(given) {
   if (typeof given === "string") {
     try {
@@ -76,7 +76,7 @@ const merged = (old, more) =>
     ? { ...old, ...Object.fromEntries(Object.entries(more).map(([name, value]) => [name, merged(old[name], value)])) }
     : more;
 
-/** Builds one assistant message from its chunks, or goes on with one that exists, which is never changed. */
+/** Builds one assistant message from its chunks, or continues an existing one, which is never modified. */
 export class MessageBuilder {
   #base;
 
@@ -89,8 +89,8 @@ export class MessageBuilder {
     this.message = { id, role: "assistant", parts: parts.map((part) => ({ ...part })) };
     if (metadata !== undefined) this.message.metadata = metadata;
     this.first = this.message.parts.length;
-    this.open = new Map(); // texts that grow, by kind and id
-    this.inputs = new Map(); // the JSON text of inputs that are coming, by call
+    this.open = new Map(); // streaming texts, by kind and id
+    this.inputs = new Map(); // the JSON of streaming inputs, by call
   }
 
   get isEmpty() {
@@ -101,7 +101,7 @@ export class MessageBuilder {
     return this.message.parts.find((part) => part.toolCallId === id && toolName(part) !== null);
   }
 
-  /** Applies one chunk; one that makes no sense here is skipped. */
+  /** Applies one chunk; an invalid one is skipped. */
   apply(chunk) {
     const { parts } = this.message;
     const type = chunk?.type;
@@ -184,7 +184,7 @@ export class MessageBuilder {
     this.#advance(part, type, chunk);
   }
 
-  /** A call goes forwards only: what is repeated must not undo an approval or a result. */
+  /** Advances a call. It never moves back: a repeated chunk must not undo an approval or a result. */
   #advance(part, type, chunk) {
     const id = part.toolCallId;
     if (type !== "tool-input-delta" && type !== "tool-input-start") this.inputs.delete(id);

@@ -1,15 +1,15 @@
-// What this page has to send to one conversation and the server has not accepted yet, in order.
+// The requests of one conversation that the server has not accepted yet, in order.
 //
-// It is also stored, so that a tab that is opened later can send it. An entry belongs to one tab, which alone sends it;
-// when that tab is gone, another one takes it over. A living tab holds a Web Lock. Where there are no locks (plain HTTP
-// under a name), every tab sends what it finds: requests have ids, and the server counts each once.
+// They are also stored, so that another tab can send them later. An entry belongs to one tab, and only that tab sends
+// it; when the tab is closed, another one takes it over. An open tab holds a Web Lock. Where locks are unavailable (plain
+// HTTP under a host name), every tab sends what it finds: requests have ids, and the server processes each once.
 
 import { newId } from "./dom.js";
 import { Records } from "./records.js";
 
 export const HERE = newId(); // this tab
 const LOCK = "outlast.tab.";
-const BEFORE = reloaded(); // what this tab was called before it was reloaded: its lock may still be held
+const BEFORE = reloaded(); // the id of this tab before it was reloaded: its lock may still be held
 
 function reloaded() {
   try {
@@ -29,13 +29,13 @@ const hasLock = navigator.locks
   ? new Promise((resolve) => {
       const hold = () => {
         resolve(true);
-        return new Promise(() => {}); // as long as this tab lives
+        return new Promise(() => {}); // until this tab is closed
       };
       navigator.locks.request(LOCK + HERE, hold).catch(() => resolve(false));
     })
   : Promise.resolve(false);
 
-/** A function that says whether a tab is alive. */
+/** Returns a function that tells whether a tab is open. */
 export async function livingTabs() {
   if (!(await hasLock)) return (tab) => tab === HERE;
   const { held } = await navigator.locks.query();
@@ -43,7 +43,7 @@ export async function livingTabs() {
   return (tab) => tab !== BEFORE && names.has(LOCK + tab);
 }
 
-/** Calls `gone` once this tab, which is alive, is so no more. */
+/** Calls `gone` when this open tab is closed. */
 export function watch(tab, gone) {
   if (tab === HERE || watched.has(tab)) return;
   watched.add(tab);
@@ -51,7 +51,7 @@ export function watch(tab, gone) {
   granted?.then(gone).catch(() => {});
 }
 
-/** Calls `changed` when another tab has something to send that may become ours. */
+/** Calls `changed` when another tab has entries that this tab may have to take over. */
 export function onNews(changed) {
   channel?.addEventListener("message", ({ data }) => data.news && changed());
 }
@@ -62,7 +62,7 @@ const nextOrder = () => (last = Math.max(Date.now(), last + 0.001));
 export class Outbox {
   entries = []; // oldest first
   #gone = new Set();
-  #keeping = null; // the last time that something was stored
+  #keeping = null; // the last write to the storage
   #changed;
   #heard = ({ data }) => {
     if (data.cleared !== this.conversation) return;
@@ -70,14 +70,14 @@ export class Outbox {
     this.#changed();
   };
 
-  /** `changed` is called when the entries have changed without this page's doing. */
+  /** `changed` is called when entries change for reasons outside this page. */
   constructor({ conversation, agent, name }, changed) {
     Object.assign(this, { conversation, agent, name });
     this.#changed = changed;
     channel?.addEventListener("message", this.#heard);
   }
 
-  /** Entries that are to be sent: not those that the server has refused. */
+  /** The entries to send, without those that the server refused. */
   get waiting() {
     return this.entries.filter((entry) => entry.refusal === undefined);
   }
@@ -86,7 +86,7 @@ export class Outbox {
     return this.entries.find((entry) => entry.id === id);
   }
 
-  /** `entry`: `{id, message?, content?, frame?, isEdit?}`. */
+  /** Adds an entry: `{id, message?, content?, frame?, isEdit?}`. */
   add(entry) {
     const { conversation, agent, name } = this;
     const made = { wasSent: false, ...entry, conversation, agent, name, tab: HERE, order: nextOrder() };
@@ -95,14 +95,14 @@ export class Outbox {
     return made;
   }
 
-  /** It was handed to a connection. */
+  /** Records that an entry was passed to a connection. */
   sent(entry) {
     if (entry.wasSent) return;
     entry.wasSent = true;
     this.#keep(entry);
   }
 
-  /** The server does not take it: it stays to be seen, and is not sent again. */
+  /** Marks an entry as refused by the server: it stays visible, and is not sent again. */
   refuse(id, text) {
     const entry = this.get(id);
     if (!entry) return;
@@ -110,7 +110,7 @@ export class Outbox {
     this.#keep(entry);
   }
 
-  /** The server has it, or it is not wanted any more. Gives the entry, if it was here. */
+  /** Removes an entry that the server accepted, or that the user withdrew, and returns it. */
   remove(id) {
     const entry = this.get(id);
     if (!entry) return undefined;
@@ -120,14 +120,14 @@ export class Outbox {
     return entry;
   }
 
-  /** The conversation is deleted, and all that waits for it, whichever tab has it. */
+  /** Removes all entries of a deleted conversation, in all tabs. */
   clear() {
     this.#drop();
     records.clear(this.conversation);
     channel?.postMessage({ cleared: this.conversation });
   }
 
-  /** Takes over what tabs have left that are gone. */
+  /** Takes over the entries of closed tabs. */
   async adopt() {
     const isAlive = await livingTabs();
     const found = await records.claim(this.conversation, HERE, isAlive);
@@ -137,13 +137,13 @@ export class Outbox {
     this.#changed();
   }
 
-  /** Tells other tabs that there is something here which they would have to send, should this tab go. */
+  /** Notifies other tabs that they have to take over entries if this tab is closed. */
   async announce() {
     await this.#keeping;
     if (this.waiting.length) channel?.postMessage({ news: true });
   }
 
-  /** This tab does not show the conversation any more. */
+  /** Gives up the entries: this tab no longer has the conversation open. */
   close() {
     channel?.removeEventListener("message", this.#heard);
     for (const entry of this.entries) records.put({ ...entry, tab: null });
@@ -165,14 +165,14 @@ export class Outbox {
 
 }
 
-/** How an entry stands that the server has not accepted: `{id, state, text}`; null: it is on its way. */
+/** Returns the state of an entry that the server has not accepted, `{id, state, text}`; null if it is being sent. */
 export function pendingOf({ id, refusal, wasSent, isKept }, connection) {
   if (refusal !== undefined) return { id, state: "refused", text: `Not sent. ${refusal}` };
-  if (connection === "refused") return { id, state: "waiting", text: "Not sent. The server refuses this page." };
+  if (connection === "refused") return { id, state: "waiting", text: "Not sent. The server refused the connection." };
   if (connection === "open") return null;
   const text = wasSent
-    ? "Not confirmed yet. It will be sent again when the server is back, and counts once."
+    ? "Not confirmed yet. It will be sent again when the server is back, and processed once."
     : "Not sent yet. It will be sent when the server is back.";
-  const more = isKept === false ? " Keep this tab open: this browser does not store it." : "";
+  const more = isKept === false ? " Keep this tab open: this browser could not store it." : "";
   return { id, state: wasSent ? "unconfirmed" : "waiting", text: text + more };
 }

@@ -1,14 +1,14 @@
-// What has to be sent, in IndexedDB, where all tabs of this browser find it. Nothing here ever fails: a browser without
-// storage (private browsing, a full disk) answers `null`, and then only the memory of the tab knows.
+// Unsent requests in IndexedDB, shared by all tabs of this browser. Nothing here ever throws: without a usable storage
+// (private browsing, a full disk) results are `null`, and the requests exist only in the memory of the tab.
 
-const PATIENCE = 1500; // milliseconds after which a storage that does not answer counts as none
+const PATIENCE = 1500; // milliseconds after which an unresponsive storage counts as missing
 const NAME = "outbox";
 
 const soon = (promise) =>
   Promise.race([promise, new Promise((resolve) => setTimeout(() => resolve(null), PATIENCE))]);
 
 export class Records {
-  #opened = soon(this.#open()); // at once: a tab may be closed right after something was said
+  #opened = soon(this.#open()); // immediately: a tab may be closed right after a message was written
 
   /** Stores a record, which has a `conversation`, an `id` and a `tab`. */
   put(record) {
@@ -29,7 +29,7 @@ export class Records {
     return (await this.#each("readonly", (record) => found.push(record))) && found;
   }
 
-  /** Hands the records of a conversation to this tab that belong to no other living one, and gives these. */
+  /** Assigns the records of a conversation to this tab, unless another open tab has them. Returns the assigned ones. */
   async claim(conversation, tab, isAlive) {
     const claimed = [];
     const isDone = await this.#each("readwrite", (record, cursor) => {
@@ -51,7 +51,7 @@ export class Records {
     return this.#run(mode, visitAll, false);
   }
 
-  /** True when it is done; null when it cannot be. `isOne`: all requests are made at once. */
+  /** Runs a transaction. Returns true, or null if it fails. `isOne` says that `work` makes all requests at once. */
   async #run(mode, work, isOne = true) {
     const database = await this.#opened;
     if (!database) return null;

@@ -1,4 +1,4 @@
-// Large outputs and files, which the server sends as a URL of the agent they belong to.
+// Large outputs and files, which the server sends as URLs of their agent.
 
 import { asText, h, icon, sizeText } from "./dom.js";
 import { partialJson } from "./messages.js";
@@ -6,13 +6,13 @@ import { partialJson } from "./messages.js";
 const SHOWN = 200000; // characters of an output that are shown at once
 const CONTENT = /^\/(?!\/)[^?#]*\/chat\/content\/([^/?#]+)\/([^/?#]+)$/;
 
-/** Where the value of such a URL is fetched from; null: it is none. Whatever it says, the agent is ours. */
+/** Returns the URL to fetch such a value from, always of this agent; null if `url` does not refer to a value. */
 export function contentUrl(address, query, url) {
   const [, message, key] = CONTENT.exec(typeof url === "string" ? url : "") ?? [];
   return key === undefined ? null : `${address}/chat/content/${message}/${key}${query}`;
 }
 
-/** Whether an output stands for one that is too large to be sent. */
+/** Returns whether an output is the placeholder of a large one. */
 export const isReference = (output) => output?.type === "outlast-reference" && typeof output.url === "string";
 
 function cut(text) {
@@ -21,7 +21,7 @@ function cut(text) {
   return `${text.slice(0, SHOWN)}\n… the first ${count(SHOWN)} of ${count(text.length)} characters; download it to see all`;
 }
 
-/** How a large output begins, with a button that fetches the rest. */
+/** Returns a node with the beginning of a large output, and a button that loads the rest. */
 export function referenceNode(label, { size, preview }, url, name) {
   const text = String(preview ?? "");
   const shown = h("pre", { tabindex: "0", "aria-label": label }, `${asText(partialJson(text) ?? text)}…`);
@@ -38,7 +38,7 @@ export function referenceNode(label, { size, preview }, url, name) {
       note.textContent = sizeText(whole.length);
       show.remove();
     } catch {
-      note.textContent = "It could not be loaded. Is the server there?";
+      note.textContent = "It could not be loaded. Is the server running?";
       show.disabled = false;
     }
   });
@@ -54,7 +54,7 @@ export function referenceNode(label, { size, preview }, url, name) {
 
 const IMAGE = /^image\/(png|jpeg|gif|webp|avif)$/i;
 
-/** A file that the server keeps: a picture, or a link that downloads it. */
+/** Returns a node for a file on the server: an image, or a download link. */
 export function fileNode(url, mediaType, name) {
   const link = () => h("a", { class: "file", href: url, download: name }, icon("file"), `${name} · Download`);
   if (!IMAGE.test(mediaType)) return link();

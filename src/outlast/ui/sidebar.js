@@ -1,11 +1,13 @@
-// The conversations: those that this browser knows, and those that the server tells of where it may. Search.
+// The list of conversations, from this browser and from a development server, and the search.
 
 import { h, setChildren } from "./dom.js";
+import { withMarks } from "./marks.js";
 import { textOf } from "./messages.js";
 
-const KEPT = 200; // conversations that are remembered
+const KEPT = 200; // conversations that this browser stores
+const PAUSE = 120; // milliseconds without typing after which the server searches
 
-/** What this browser remembers, shared by its tabs. */
+/** The conversations that this browser stores, shared by its tabs. */
 export class Known extends EventTarget {
   #key;
 
@@ -37,13 +39,13 @@ export class Known extends EventTarget {
     try {
       localStorage.setItem(this.#key, JSON.stringify(list));
     } catch {
-      // a full or forbidden storage: then only the server knows
+      // the storage is full or disabled: only the server has the list
     }
     this.dispatchEvent(new Event("change"));
   }
 }
 
-/** Both lists as one, newest first. */
+/** Merges both lists, newest first. */
 export function joined(ours, theirs) {
   const all = new Map(theirs.map((each) => [each.name, each]));
   for (const each of ours) {
@@ -61,15 +63,15 @@ function when(at) {
   return days < 7 ? "This week" : "Earlier";
 }
 
-/** Where a conversation says this, with some of what stands around it. */
+/** Finds a text in messages, and returns the matches with some context. */
 export function foundIn(messages, wanted, name) {
   const hits = [];
   for (const message of messages) {
-    const said = textOf(message);
-    const place = said.toLowerCase().indexOf(wanted.toLowerCase());
+    const text = textOf(message);
+    const place = text.toLowerCase().indexOf(wanted.toLowerCase());
     if (place < 0) continue;
     const start = Math.max(0, place - 60);
-    const excerpt = said.slice(start, place + wanted.length + 60).replaceAll(/\s+/g, " ");
+    const excerpt = text.slice(start, place + wanted.length + 60).replaceAll(/\s+/g, " ");
     hits.push({ name, messageId: message.id, role: message.role, excerpt: start ? `…${excerpt}` : excerpt });
   }
   return hits;
@@ -85,12 +87,25 @@ function marked(text, wanted) {
   ];
 }
 
+/** Returns the first hit of each message. */
+function unique(hits) {
+  const found = new Map();
+  for (const hit of hits) {
+    const key = `${hit.name} ${hit.messageId}`;
+    if (!found.has(key)) found.set(key, hit);
+  }
+  return [...found.values()];
+}
+
 export class Sidebar {
   #theirs = [];
   #asked = 0;
   #found = null; // {wanted, hits}
 
-  /** `actions`: `open(name, messageId)`; `messages()` of the present conversation; `ask(path)` of the server, or null. */
+  /**
+   * `actions`: `open(name, messageId)`; `messages()` of the current conversation, and `search(words)` in it, or null;
+   * `ask(path)` of a development server, or null.
+   */
   constructor({ list, search, title }, known, actions) {
     Object.assign(this, { list, search, title, known, actions });
     known.addEventListener("change", () => this.show());
@@ -136,15 +151,17 @@ export class Sidebar {
       this.#found = null;
       return this.show();
     }
-    const here = foundIn(this.actions.messages(), wanted, this.current);
-    this.#found = { wanted, hits: here };
+    const name = this.current;
+    const loaded = foundIn(this.actions.messages(), wanted, name);
+    this.#found = { wanted, hits: loaded };
     this.show();
-    const answer = await this.actions.ask("search", { q: wanted });
-    if (answer && asked === this.#asked) {
-      const known = new Set(here.map((hit) => hit.messageId));
-      this.#found = { wanted, hits: [...here, ...answer.found.filter((hit) => !known.has(hit.messageId))] };
-      this.show();
-    }
+    await new Promise((resolve) => setTimeout(resolve, PAUSE));
+    if (asked !== this.#asked) return undefined;
+    const [stored, all] = await Promise.all([this.actions.search(wanted), this.actions.ask("search", { q: wanted })]);
+    if (asked !== this.#asked) return undefined;
+    const ranked = (stored ?? []).map((hit) => ({ ...hit, name }));
+    this.#found = { wanted, hits: unique([...ranked, ...loaded, ...(all?.found ?? [])]) };
+    this.show();
     return undefined;
   }
 
@@ -183,7 +200,7 @@ export class Sidebar {
       }
       nodes.push(this.#item(each.name, [h("span", { class: "name" }, each.title || each.name)]));
     }
-    return nodes.length ? nodes : [h("li", { class: "nothing" }, "Nothing has been said yet.")];
+    return nodes.length ? nodes : [h("li", { class: "nothing" }, "No conversations yet.")];
   }
 
   #results({ wanted, hits }) {
@@ -199,12 +216,12 @@ export class Sidebar {
           hit.name,
           [
             h("span", { class: "name" }, hit.role === "user" ? "You" : "Answer", h("small", {}, ` · ${title}`)),
-            h("span", { class: "excerpt" }, ...marked(hit.excerpt, wanted))
+            h("span", { class: "excerpt" }, ...(hit.snippet ? withMarks(hit.snippet) : marked(hit.excerpt, wanted)))
           ],
           hit.messageId
         )
       );
     }
-    return nodes.length ? nodes : [h("li", { class: "nothing" }, `Nothing says “${wanted}”.`)];
+    return nodes.length ? nodes : [h("li", { class: "nothing" }, `No results for “${wanted}”.`)];
   }
 }

@@ -1,8 +1,8 @@
-// One WebSocket to one agent, which comes back by itself: after 0.1 s, then later and later, at most 5 s.
+// One WebSocket to one agent. It reconnects automatically, after 0.1 s at first and with growing delays of up to 5 s.
 
 const FIRST_RETRY = 100; // milliseconds
 const LAST_RETRY = 5000;
-const HANDSHAKE = 15000; // a server that restarts lets connections wait
+const HANDSHAKE = 15000; // a restarting server makes connections wait
 const isFinal = (code) => code === 1008 || (code >= 4000 && code < 5000);
 
 export class Socket extends EventTarget {
@@ -22,14 +22,14 @@ export class Socket extends EventTarget {
     document.addEventListener("visibilitychange", this.wake);
   }
 
-  /** Sends a frame; false: there is no connection now. */
+  /** Sends a frame. Returns false if there is no connection. */
   send(frame) {
     if (this.#socket?.readyState !== WebSocket.OPEN) return false;
     this.#socket.send(JSON.stringify(frame));
     return true;
   }
 
-  /** For good. */
+  /** Closes the socket for good. */
   close() {
     this.#isClosed = true;
     clearTimeout(this.#timer);
@@ -38,7 +38,7 @@ export class Socket extends EventTarget {
     this.#socket?.close();
   }
 
-  /** Try again now, if there is no connection. */
+  /** Retries immediately, if there is no connection. */
   wake() {
     if (this.state === "lost" && !document.hidden && this.#timer !== null) {
       clearTimeout(this.#timer);
@@ -62,7 +62,7 @@ export class Socket extends EventTarget {
       try {
         frame = JSON.parse(data);
       } catch {
-        return; // what an application sends may be anything
+        return; // an application may send anything
       }
       if (frame && typeof frame === "object") this.dispatchEvent(new CustomEvent("frame", { detail: frame }));
     });
@@ -70,7 +70,7 @@ export class Socket extends EventTarget {
       clearTimeout(patience);
       if (this.#isClosed || socket !== this.#socket) return;
       if (isFinal(code)) {
-        this.reason = reason || "the server does not want this page";
+        this.reason = reason || "the server gave no reason";
         return this.#become("refused");
       }
       const delay = Math.min(LAST_RETRY, FIRST_RETRY * 1.7 ** this.#failures) * (0.6 + 0.4 * Math.random());

@@ -1,8 +1,8 @@
-// The stored messages as far as this page knows them: the newest ones, and older ones that it has loaded. Pure.
+// The stored messages that this page has loaded: the newest ones, and older ones on demand. Pure.
 
 export class Stored {
   messages = []; // oldest first
-  hasEarlier = false; // whether the server has older ones
+  hasEarlier = false; // whether the server has older messages
 
   at(id) {
     return this.messages.findLastIndex((message) => message.id === id);
@@ -12,7 +12,7 @@ export class Stored {
     return this.at(id) >= 0;
   }
 
-  /** The newest messages. Older ones that are known stay above them. */
+  /** Sets the newest messages. Older ones that were loaded stay above them. */
   show(newest, hasEarlier) {
     const place = newest.length && hasEarlier ? this.at(newest[0].id) : -1;
     if (place < 0) {
@@ -21,7 +21,7 @@ export class Stored {
     } else this.messages = [...this.messages.slice(0, place), ...newest];
   }
 
-  /** Replaces everything after the message `id`. False: that message is not known. */
+  /** Replaces everything after the message `id`. Returns false if that message is not loaded. */
   showAfter(id, changed) {
     const place = this.at(id);
     if (place < 0) return false;
@@ -29,7 +29,7 @@ export class Stored {
     return true;
   }
 
-  /** A message that has changed. One that is not known stays unknown. */
+  /** Replaces a changed message, if it is loaded. */
   update(message) {
     const place = this.at(message?.id);
     if (place >= 0) this.messages = this.messages.with(place, message);
@@ -39,7 +39,7 @@ export class Stored {
     this.messages = [...this.messages, message];
   }
 
-  /** Older messages, which come before the message `id`. False: that is not the first one any more. */
+  /** Adds older messages before the message `id`. Returns false if that is no longer the first one. */
   prepend(older, id, hasEarlier) {
     if (this.messages[0]?.id !== id) return false;
     const overlap = older.findIndex((message) => message.id === id);
@@ -48,7 +48,7 @@ export class Stored {
     return true;
   }
 
-  /** Forgets the messages from this place on. */
+  /** Removes the messages from this index on. */
   cut(place) {
     this.messages = this.messages.slice(0, place);
   }
@@ -59,7 +59,7 @@ export class Stored {
   }
 }
 
-/** What is seen: the stored messages, those that are to be sent, and the answers that are being written. */
+/** Returns the messages to show: the stored ones, unsent ones, and streaming answers. */
 export function composed(stored, entries, streams) {
   const shown = [...stored];
   const placeOf = (id) => shown.findLastIndex((each) => each.id === id);
@@ -80,7 +80,7 @@ export function composed(stored, entries, streams) {
   return shown;
 }
 
-/** The messages of the user at the end: the question, and those before it that have no answer. */
+/** Returns the user's messages at the end: the last one, and unanswered ones before it. */
 export function trailing(messages) {
   return messages.slice(messages.findLastIndex((message) => message.role !== "user") + 1);
 }

@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it: a button that goes from one to the next, remembered by this browser.
+// A button that switches between the light, dark and system themes. The choice is stored in this browser.
 
 import { icon } from "./dom.js";
 
@@ -23,7 +23,7 @@ function set(button, theme) {
   try {
     localStorage.setItem(KEY, theme);
   } catch {
-    // then it is for this visit
+    // the choice lasts for this visit
   }
 }
 

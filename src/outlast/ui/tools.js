@@ -1,10 +1,10 @@
-// The cards that show calls of tools, and the tools that the page runs itself.
+// The cards that show tool calls, and the tools that the page runs itself.
 
 import { asText, durationText, h, icon, setChildren, setText } from "./dom.js";
 import { isUnknown, toolName } from "./messages.js";
 import { isReference, referenceNode } from "./references.js";
 
-/** What an agent may ask of the browser, if the server's page offers it. */
+/** The tools that run in the browser, if the server enables them. */
 export const BROWSER_TOOLS = {
   browser_time: {
     description: "The time, the time zone and the language of the user's browser",
@@ -29,7 +29,7 @@ const words = (name) => {
   return spread ? spread[0].toUpperCase() + spread.slice(1) : name;
 };
 
-/** How a call stands, in one word for the style sheet and a few for the reader. */
+/** Returns the state of a call: one word for the style sheet, and a few for the reader. */
 function standing(part, isWriting, answered) {
   const isOurs = toolName(part) in BROWSER_TOOLS;
   if (isUnknown(part)) return ["unknown", "unknown"];
@@ -39,7 +39,7 @@ function standing(part, isWriting, answered) {
       return ["running", "preparing"];
     case "input-available":
       if (isOurs) return ["running", "in your browser"];
-      return isWriting ? ["running", "running"] : ["waiting", "waits for its client"];
+      return isWriting ? ["running", "running"] : ["waiting", "waiting for its client"];
     case "approval-requested":
       return answered ? ["running", "sending"] : ["waiting", "needs your approval"];
     case "approval-responded":
@@ -76,7 +76,7 @@ function field(label, text, kind = "") {
 export class ToolCard {
   #actions;
   #shown = "";
-  #isOpen = null; // what the user wants; null: what the state suggests
+  #isOpen = null; // as the user chose; null until then, and the state decides
 
   constructor(actions) {
     this.#actions = actions;
@@ -124,7 +124,7 @@ export class ToolCard {
     const answer = (approved) => () => this.#actions.approve(part.toolCallId, approved);
     const reason = part.approval?.requestReason;
     setChildren(this.asking, [
-      h("p", {}, reason || "This call runs only if you allow it."),
+      h("p", {}, reason || "This call runs only if you approve it."),
       h(
         "div",
         { class: "buttons" },
@@ -135,9 +135,9 @@ export class ToolCard {
     return undefined;
   }
 
-  /** It was answered, and nobody was there to be told. */
+  /** Shows that the answer to a call was not sent yet. */
   #wait(approved) {
-    const answer = { true: "You approved this.", false: "You denied this." }[approved] ?? "Your browser has answered.";
+    const answer = { true: "You approved this.", false: "You denied this." }[approved] ?? "Your browser ran this.";
     setChildren(this.asking, [h("p", {}, `${answer} Not sent yet. It will be sent when the server is back.`)]);
   }
 
@@ -152,13 +152,13 @@ export class ToolCard {
         h(
           "p",
           { class: "explained" },
-          "The server died while this call was running. It may have happened, or not: nobody knows, so it is not made again by itself."
+          "The call was interrupted. It may or may not have taken effect, so it is not repeated automatically."
         )
       );
     }
     if (part.errorText)
-      fields.push(field(state === "unknown" ? "What the model is told" : "Error", part.errorText, "error"));
-    if (state === "denied") fields.push(h("p", { class: "explained" }, "It was not allowed, and has not run."));
+      fields.push(field(state === "unknown" ? "Message to the model" : "Error", part.errorText, "error"));
+    if (state === "denied") fields.push(h("p", { class: "explained" }, "It was denied, and did not run."));
     this.body.replaceChildren(...(fields.length ? fields : [h("p", { class: "explained" }, "No input.")]));
   }
 

@@ -1,14 +1,15 @@
-// The messages on the page. Nodes are kept and changed in place, so that what is selected, focused or open stays so.
+// The messages on the page. Nodes are updated in place, so that selection, focus and open details are kept.
 
 import { copyText, h, icon, iconButton, setChildren, setText, sizeText } from "./dom.js";
 import { Earlier } from "./earlier.js";
 import { Markdown, safeUrl } from "./markdown.js";
 import { textOf, toolName } from "./messages.js";
 import { fileNode } from "./references.js";
+import { SummaryMark } from "./summary.js";
 import { ToolCard } from "./tools.js";
 
-const PLAIN = 20000; // characters of a user's message that are shown before somebody asks for more
-const NEAR = 80; // pixels from the end within which the page follows what is written
+const PLAIN = 20000; // characters of a user's message that are shown before "Show all"
+const NEAR = 80; // pixels from the end within which the page follows a streaming answer
 
 // --- parts -----------------------------------------------------------------------------------------------------------
 
@@ -56,7 +57,7 @@ class File {
     else if (/^data:image\/(png|jpeg|gif|webp|avif)[;,]/i.test(url)) {
       this.node.replaceChildren(h("img", { src: url, alt: name, loading: "lazy" }));
     } else if (url.startsWith("data:")) {
-      // Handed over as a download: nothing of it is shown as a page of ours.
+      // A download, so that the browser never renders it as a page of this origin.
       this.node.replaceChildren(
         h(
           "a",
@@ -155,7 +156,7 @@ class Message {
   show(message, chat) {
     const isWriting = chat.writing?.id === message.id;
     const stamp = `${isWriting} ${chat.busy === null} ${chat.revision}`;
-    if (message === this.message && stamp === this.#stamp && !isWriting) return; // nothing of it has changed
+    if (message === this.message && stamp === this.#stamp && !isWriting) return; // unchanged
     this.#stamp = stamp;
     this.message = message;
     const wanted = [];
@@ -180,7 +181,7 @@ class Message {
     this.#showBar(message, chat, isWriting || pending !== null);
   }
 
-  /** That the server has not accepted it, and what can be done about that. */
+  /** Shows that the server has not accepted the message, with buttons for what the user can do. */
   #showPending(pending) {
     this.node.classList.toggle("is-pending", pending !== null);
     this.state.hidden = pending === null;
@@ -225,9 +226,9 @@ class Message {
         disabled: siblings[at + by] === undefined
       });
     this.pager.replaceChildren(
-      step(-1, "left", "The answer before"),
+      step(-1, "left", "Previous answer"),
       h("span", {}, `${at + 1} / ${siblings.length}`),
-      step(1, "right", "The next answer")
+      step(1, "right", "Next answer")
     );
   }
 
@@ -274,11 +275,12 @@ class Message {
   }
 }
 
-// --- all of them -----------------------------------------------------------------------------------------------------
+// --- all messages ----------------------------------------------------------------------------------------------------
 
 export class Transcript {
   #views = new Map();
   #actions;
+  #summary = new SummaryMark();
   #follows = true;
   #chat = null;
 
@@ -287,11 +289,14 @@ export class Transcript {
     Object.assign(this, { scroller, list, tail, latest });
     scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     latest.addEventListener("click", () => this.follow());
+    list.addEventListener("click", ({ target }) => {
+      if (target.closest(".summarised > summary")) this.#follows = false; // its text must not scroll it away
+    });
     this.earlier = new Earlier({ scroller, list }, () => {
-      this.#follows = false; // somebody reads above
+      this.#follows = false; // the user reads older messages
       this.show(this.#chat);
     });
-    // Whatever grows (text, images, cards that open), the end stays in sight if it was.
+    // When content grows (text, images, opened cards), the end stays visible if it was.
     new ResizeObserver(() => this.#follows && this.#toEnd()).observe(list.parentElement);
   }
 
@@ -300,6 +305,7 @@ export class Transcript {
     this.list.replaceChildren();
     this.tail.replaceChildren();
     this.state = "";
+    this.#summary = new SummaryMark();
     this.earlier.reset();
     this.follow();
   }
@@ -314,9 +320,10 @@ export class Transcript {
       kept.set(message.id, view);
     }
     this.#views = kept;
+    this.#summary.show(chat.summary);
     setChildren(
       this.list,
-      [...kept.values()].map((view) => view.node)
+      [...kept].flatMap(([id, { node }]) => (id === chat.summary?.last ? [node, this.#summary.node] : [node]))
     );
     this.#showTail(chat);
     if (this.#follows) this.#toEnd();
@@ -334,7 +341,7 @@ export class Transcript {
           "div",
           { class: "failed", role: "alert" },
           icon("warning"),
-          h("p", {}, `The server refuses this page: ${chat.refusal}.`)
+          h("p", {}, `The server refused the connection: ${chat.refusal}.`)
         )
       );
     } else if (chat.error) {
@@ -357,11 +364,13 @@ export class Transcript {
           "p",
           { class: "recovering" },
           dots(),
-          "The server is gone. The answer so far is stored; it continues when the server is back."
+          "The connection is lost. The answer so far is stored; it continues when the server is back."
         )
       );
     } else if (state === "recovering") {
       this.tail.append(h("p", { class: "recovering" }, dots(), "Recovering…"));
+    } else if (state === "compacting") {
+      this.tail.append(h("p", { class: "compacting", role: "status" }, dots(), "Summarising…"));
     } else if (state === "unanswered") {
       this.tail.append(
         h(
@@ -382,20 +391,20 @@ export class Transcript {
     }
   }
 
-  /** Keep the end in sight from now on. */
+  /** Scrolls to the end, and keeps it visible from now on. */
   follow() {
     this.#follows = true;
     this.#toEnd();
   }
 
-  /** Bring a message into sight, and let it shine up. */
+  /** Scrolls to a message, and highlights it for a moment. */
   reveal(id) {
     if (!this.earlier.include(this.#chat, id)) return false;
-    this.#follows = false; // or the end would be all that is shown
+    this.#follows = false; // showing the messages must not scroll to the end
     if (!this.#views.has(id)) this.show(this.#chat);
     const view = this.#views.get(id);
     if (!view) return false;
-    this.#follows = false; // also if the end was in sight until now
+    this.#follows = false; // even if the end was visible until now
     view.node.scrollIntoView({ block: "center" });
     view.node.focus({ preventScroll: true });
     view.node.classList.add("is-found");
@@ -410,7 +419,7 @@ export class Transcript {
   #scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
     const left = scrollHeight - scrollTop - clientHeight;
-    // Scrolling up lets go of the end; coming near it takes hold again.
+    // Scrolling up stops following the end; scrolling close to it starts again.
     if (this.lastTop !== undefined && scrollTop < this.lastTop - 2 && left > NEAR) this.#follows = false;
     else if (left <= NEAR) this.#follows = true;
     this.lastTop = scrollTop;
@@ -418,12 +427,13 @@ export class Transcript {
   }
 }
 
-/** What stands below the last message. */
+/** Returns the state that is shown below the last message. */
 function tailOf(chat) {
   if (chat.connection === "refused") return "refused";
   if (chat.error) return `error ${chat.error.text}`;
+  if (chat.isCompacting && chat.connection === "open" && !chat.writing) return "compacting";
   if (chat.busy === null) return chat.isUnanswered && chat.connection === "open" ? "unanswered" : "";
-  if (chat.connection !== "open") return chat.isAccepted ? "lost" : ""; // what is not sent says so itself
+  if (chat.connection !== "open") return chat.isAccepted ? "lost" : ""; // an unsent message shows its own state
   if (chat.isRecovering) return "recovering";
   return chat.writing ? "" : "waiting";
 }

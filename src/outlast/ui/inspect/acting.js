@@ -1,15 +1,15 @@
-// Doing something to a turn or an agent: asked first, and what came of it is shown.
+// Actions on a turn or an agent: the user confirms them, and sees the result.
 
 import { h, icon, setText } from "../dom.js";
 import { linkTo } from "./turn.js";
 import { count } from "./words.js";
 
 const ACTS = {
-  cancel: { title: "Cancel this turn?", text: "The turn ends as aborted. The partial answer is kept.", yes: "Cancel it", done: ({ cancelled }) => (cancelled ? "The turn is cancelled." : "There was nothing to cancel: it had ended.") },
-  seal: { title: "Seal this turn?", text: "It is no longer recovered. The partial answer is kept, and the user sees an error.", yes: "Seal it", done: ({ sealed }) => (sealed ? "The turn is sealed." : "There was nothing to seal: it is not being recovered.") },
-  retry: { title: "Try this turn again?", text: "The same is asked once more, and answered in a turn of its own, beside the answer that is there.", yes: "Try again", done: () => "It is accepted, and answered in its own time." },
-  release: { title: "Release this agent?", text: "Its failed boots are forgotten, and it begins with its work again.", yes: "Release it", done: () => "The agent is released." },
-  fork: { title: "Fork the conversation here?", text: "A new agent begins with the messages up to this one. This one stays as it is.", yes: "Fork", field: true, done: ({ name, messages }) => `${name} has ${count(messages, "message")} of this conversation.` }
+  cancel: { title: "Cancel this turn?", text: "The turn ends as aborted. The partial answer is kept.", yes: "Cancel it", done: ({ cancelled }) => (cancelled ? "The turn was cancelled." : "The turn had already ended.") },
+  seal: { title: "Seal this turn?", text: "Recovery ends. The partial answer is kept, and the user sees an error.", yes: "Seal it", done: ({ sealed }) => (sealed ? "The turn was sealed." : "The turn was not being recovered.") },
+  retry: { title: "Retry this turn?", text: "A new turn answers the same message. The existing answer is kept as an alternative.", yes: "Retry it", done: () => "The retry was accepted." },
+  release: { title: "Release this agent?", text: "Its failed boots are reset, and it resumes its work.", yes: "Release it", done: () => "The agent was released." },
+  fork: { title: "Fork the conversation here?", text: "A new agent gets a copy of the messages up to this one. This conversation does not change.", yes: "Fork", field: true, done: ({ name, messages }) => `${name} has ${count(messages, "message")} of this conversation.` }
 };
 
 export class Acting {
@@ -17,7 +17,7 @@ export class Acting {
     Object.assign(this, { dialog, results, api, after });
   }
 
-  /** Asks whether it is meant, does it, and tells. `given` is what the server is sent. */
+  /** Asks for confirmation, runs the action, and shows the result. `given` is the body of the request. */
   async ask(what, given) {
     const known = ACTS[what];
     const part = (id) => this.dialog.querySelector(`#sure-${id}`);
@@ -26,7 +26,7 @@ export class Acting {
     setText(part("yes"), known.yes);
     part("field").hidden = !known.field;
     part("input").value = "";
-    part("input").placeholder = "one is made up, unless you give one";
+    part("input").placeholder = "generated if left empty";
     part("yes").className = what === "cancel" || what === "seal" ? "danger" : "primary";
     this.dialog.returnValue = "";
     const from = document.activeElement;
@@ -42,16 +42,16 @@ export class Acting {
   async #do(what, given) {
     try {
       const answer = await this.api.post(what, given);
-      this.tell(ACTS[what].done(answer), true, what === "fork" ? answer.agent : null);
+      this.#report(ACTS[what].done(answer), true, what === "fork" ? answer.agent : null);
     } catch (error) {
-      this.tell(error.message, false);
+      this.#report(error.message, false);
     }
     this.after();
   }
 
-  tell(text, isGood, agent = null) {
+  #report(text, isGood, agent = null) {
     const close = h("button", { type: "button", class: "icon-button", "aria-label": "Close", onclick: () => note.remove() }, icon("close"));
-    const note = h("div", { class: isGood ? "note good" : "note", role: isGood ? "status" : "alert" }, icon(isGood ? "check" : "warning"), h("p", {}, text, agent ? h("a", { href: linkTo({ agent }) }, "Look at it") : null), close);
+    const note = h("div", { class: isGood ? "note good" : "note", role: isGood ? "status" : "alert" }, icon(isGood ? "check" : "warning"), h("p", {}, text, agent ? h("a", { href: linkTo({ agent }) }, "Open it") : null), close);
     this.results.replaceChildren(note);
   }
 }

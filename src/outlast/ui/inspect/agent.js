@@ -1,7 +1,8 @@
-// One agent: what it is doing, and everything that is stored of it, a tab each. And all agents, at a glance.
+// One agent: its state, and its stored rows in one tab each. And the overview of all agents.
 
 import { h, icon, sizeText } from "../dom.js";
 import { batteryOf, batteryView, labelOf, tabOf } from "./battery.js";
+import { withMarks } from "../marks.js";
 import { act, decoded, fact, linkTo, section, table } from "./turn.js";
 import { ago, chip, count, took, when } from "./words.js";
 
@@ -28,20 +29,48 @@ function turns(rows, place, now) {
     h("td", { class: "right" }, turn.attempt > 1 ? chip(`${turn.attempt}`, "warn") : String(turn.attempt)),
     h("td", { class: "right" }, took(turn) || "–"),
     h("td", { class: "right" }, when(turn.acceptedAt, now))));
-  return table(["Seq", "State", "Asked", "Through", "Attempts", "Took", "Accepted"], made, place.tab === "submissions" ? "Submissions" : "Inbox and turns");
+  return table(["Seq", "State", "Asked", "Origin", "Attempts", "Took", "Accepted"], made, place.tab === "submissions" ? "Submissions" : "Inbox and turns");
+}
+
+/** Returns a link to a summary, at the last of the messages that it stands for. */
+function summaryLink({ summary }, newer, place) {
+  if (summary === null || newer?.summary === summary) return null;
+  const href = linkTo({ agent: place.agent, tab: tabOf("session"), view: "Summaries", row: String(summary) });
+  return h("small", { class: "row-note" }, "The model sees this and what came before as ", h("a", { href }, `summary ${summary}`));
 }
 
 function messages(rows, place, now) {
-  const made = rows.map((message) => h("tr", { "data-key": message.id },
+  const made = rows.map((message, n) => h("tr", { "data-key": message.id, class: message.summary === null ? null : "is-summarised", title: message.summary === null ? null : `The model sees summary ${message.summary} instead` },
     h("td", { class: "right" }, String(message.number)),
     h("td", {}, chip(message.role, message.role === "user" ? "busy" : "quiet")),
-    h("td", { class: "wide" }, h("span", { class: "excerpt" }, message.text || "(no text)")),
+    h("td", { class: "wide" }, h("span", { class: "excerpt" }, message.text || "(no text)"), summaryLink(message, rows[n - 1], place)),
     h("td", {}, message.turn ? h("a", { href: linkTo({ agent: place.agent, turn: message.turn }) }, "its turn") : "–"),
     h("td", { class: "right" }, sizeText(message.size)),
     h("td", { class: "right" }, when(message.createdAt, now)),
     h("td", {}, act("fork", "Fork", { agent: place.agent, message: message.id }, { name: `Fork the conversation at message ${message.number}` }))));
   return table(["No.", "Role", "Text", "Turn", "Size", "Stored", ""], made, "Messages");
 }
+
+/** Returns the search box, and the messages that were found if it has words. */
+function messagesPanel({ rows, found }, place, now) {
+  const box = h("div", { class: "search find", "data-key": "find" },
+    h("label", { class: "off-screen", for: "find" }, "Search the messages"),
+    h("input", { id: "find", type: "search", placeholder: "Search the messages", autocomplete: "off", spellcheck: "false", value: place.q }));
+  if (!found) return [box, rows.length ? messages(rows, place, now) : none(NOTHING.messages)];
+  return [box, found.length ? foundMessages(found, place, now) : none(`No message matches “${place.q}”.`)];
+}
+
+function foundMessages(rows, place, now) {
+  const made = rows.map((message) => h("tr", { "data-key": message.id },
+    h("td", { class: "right" }, String(message.number)),
+    h("td", {}, chip(message.role, message.role === "user" ? "busy" : "quiet")),
+    h("td", { class: "wide" }, h("span", { class: "excerpt" }, withMarks(message))),
+    h("td", {}, message.turn ? h("a", { href: linkTo({ agent: place.agent, turn: message.turn }) }, "its turn") : "–"),
+    h("td", { class: "right" }, message.score.toFixed(2)),
+    h("td", { class: "right" }, when(message.createdAt, now))));
+  return table(["No.", "Role", "Passage", "Turn", "Score", "Stored"], made, "Found messages", FOUND_RIGHT);
+}
+const FOUND_RIGHT = new Set(["No.", "Score", "Stored"]);
 
 function incidents(rows, place, now) {
   const made = rows.map((incident) => h("tr", { "data-key": `${incident.agent}-${incident.turn}` },
@@ -97,23 +126,23 @@ export function sizes(rows) {
     h("td", { class: "right" }, row.rows.toLocaleString("en")),
     h("td", { class: "right" }, sizeText(row.bytes)),
     h("td", { class: "wide" }, h("meter", { min: 0, max: most, value: row.bytes, "aria-label": `${row.table}: ${sizeText(row.bytes)}` }))));
-  return [h("p", { class: "sum" }, `${sizeText(all)} of what can be large.`), table(["Table", "Rows", "Bytes", ""], made, "Stored bytes")];
+  return [h("p", { class: "sum" }, `${sizeText(all)} in columns that can be large.`), table(["Table", "Rows", "Bytes", ""], made, "Stored bytes")];
 }
 
 const NOTHING = {
-  turns: "Nothing was asked of it yet.",
-  messages: "It has no messages.",
-  submissions: "Nothing was submitted to it.",
-  incidents: "Nothing is being recovered, and nothing was given up.",
-  fibers: "It has no fibers.",
-  schedules: "Nothing is scheduled.",
-  ledger: "No tool was called, or the calls are not kept any more."
+  turns: "No turns yet.",
+  messages: "No messages.",
+  submissions: "No submissions.",
+  incidents: "No turn is being recovered, and none was given up.",
+  fibers: "No fibers.",
+  schedules: "No schedules.",
+  ledger: "No tool was called, or the calls were deleted."
 };
-const SHOWN = { turns, messages, submissions: turns, incidents, fibers, schedules, ledger };
+const SHOWN = { turns, submissions: turns, incidents, fibers, schedules, ledger };
 
 function tabs(place, agent) {
   const numbers = { turns: agent.turns, messages: agent.messages, incidents: agent.incidents + agent.givenUp, fibers: agent.fibers, schedules: agent.schedules };
-  return h("div", { class: "tabs", role: "tablist", "aria-label": "What is stored of it" }, [...Object.entries(TABS), ...agent.batteries.map((name) => [tabOf(name), labelOf(name)])].map(([name, label]) => {
+  return h("div", { class: "tabs", role: "tablist", "aria-label": "Stored rows" }, [...Object.entries(TABS), ...agent.batteries.map((name) => [tabOf(name), labelOf(name)])].map(([name, label]) => {
     const isHere = place.tab === name;
     return h("a", { role: "tab", id: `tab-${name}`, "data-key": name, href: linkTo({ agent: place.agent, tab: name }), "aria-selected": String(isHere), "aria-controls": "panel", tabindex: isHere ? "0" : "-1" }, label, numbers[name] ? h("span", { class: "number" }, numbers[name].toLocaleString("en")) : null);
   }));
@@ -122,6 +151,7 @@ function tabs(place, agent) {
 function panel(data, place, now) {
   if (batteryOf(place.tab) !== null) return batteryView(data, place, now);
   const { rows } = data;
+  if (place.tab === "messages") return messagesPanel(data, place, now);
   if (place.tab === "sizes") return sizes(rows);
   return rows.length ? SHOWN[place.tab](rows, place, now) : none(NOTHING[place.tab]);
 }
@@ -142,7 +172,7 @@ export function agentView(data, place, now) {
         fact("Schedules", String(agent.schedules)),
         fact("Stored", stored ? sizeText(bytes) : "…"),
         agent.givenUp ? fact("Given up", String(agent.givenUp)) : null,
-        agent.strikes ? fact("Boots that failed", String(agent.strikes)) : null)),
+        agent.strikes ? fact("Failed boots", String(agent.strikes)) : null)),
     tabs(place, agent),
     h("div", { id: "panel", role: "tabpanel", "aria-labelledby": `tab-${place.tab}` }, panel(data, place, now))
   ];
@@ -165,8 +195,8 @@ export function overview({ host, agents, open, incidents: known, stored }, now) 
       fact("Open turns", open.length.toLocaleString("en")),
       fact("Store", host.engine),
       fact("Classes", host.classes.join(", "))),
-    known.length ? section("Incidents", `${count(known.length, "turn")} interrupted, or given up`, incidents(known, {}, now)) : null,
-    section("Agents", null, agents.length ? table(["State", "Name", "Class", "Sockets", "Turns", "Messages", "Last activity"], rows, "Agents") : none("There are no agents yet: whoever is talked to first is the first one.")),
+    known.length ? section("Incidents", `${count(known.length, "turn")} interrupted or given up`, incidents(known, {}, now)) : null,
+    section("Agents", null, agents.length ? table(["State", "Name", "Class", "Sockets", "Turns", "Messages", "Last activity"], rows, "Agents") : none("There are no agents yet. An agent appears here when it is first used.")),
     stored ? section("Stored bytes", null, ...sizes(stored)) : null
   ].filter((node) => node !== null);
 }

@@ -1,6 +1,6 @@
-// Asking the server. Everything that it answers is somebody's text: it is shown as text.
+// Requests to the server. Its responses contain untrusted text, which is only shown as text.
 
-/** What the server said no to. */
+/** The error of a request that the server refused. */
 export class Refused extends Error {
   constructor(status, text) {
     super(text);

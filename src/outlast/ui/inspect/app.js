@@ -1,4 +1,4 @@
-// The inspector: where one is (in the address, behind #), what is asked of the server for that, and how often.
+// The inspector: the current place (in the hash of the URL), the requests for it, and how often they are made.
 
 import { h, icon, setText } from "../dom.js";
 import { themed } from "../theme.js";
@@ -11,8 +11,9 @@ import { decoded, linkTo, turnView } from "./turn.js";
 import { ago } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
-const EVERY = 1000; // milliseconds between two looks, while the tab is seen
-const SLOWLY = 10000; // between two looks at how much is stored
+const EVERY = 1000; // milliseconds between two requests, while the tab is visible
+const PAUSE = 200; // milliseconds without typing after which a search starts
+const SLOWLY = 10000; // milliseconds between two requests for stored bytes
 const AGENTS = 300;
 
 const root = new URL(".", document.baseURI);
@@ -21,26 +22,28 @@ const acting = new Acting({ dialog: $("sure"), results: $("results") }, api, () 
 
 let site = null;
 let place = here();
-let shown = null; // what the server said last about this place
+let shown = null; // the last data for this place
 let agents = [];
 let stored = { of: null, at: 0, rows: null };
-let folds = new Set(); // what is folded out of a turn
-let turn = 0; // of looking: an answer to an older question is not shown
+let found = { of: null, q: "", rows: null };
+let searching = null; // the timer of a search
+let folds = new Set(); // the open details of a turn
+let turn = 0; // the number of the last request: older responses are not shown
 let timer = null;
 let failures = 0;
 let isRefused = false;
-let meant = null; // the moment that is pointed at
-let seen = null; // the place whose tab was scrolled to
+let meant = null; // the moment under the pointer
+let seen = null; // the place whose tab was scrolled into view
 
-/** Where one is: `#agent=Class/name&turn=…&tab=…`; in a battery's tab also `&view=…&row=…`. */
+/** Returns the current place: `#agent=Class/name&turn=…&tab=…`; also `&view=…&row=…` of a battery, `&q=…` of messages. */
 function here() {
   const given = new URLSearchParams(location.hash.slice(1));
   const tab = given.get("tab");
   const isTab = tab in TABS || batteryOf(tab) !== null;
-  return { agent: given.get("agent"), turn: given.get("turn"), tab: isTab ? tab : "turns", view: given.get("view"), row: given.get("row") };
+  return { agent: given.get("agent"), turn: given.get("turn"), tab: isTab ? tab : "turns", view: given.get("view"), row: given.get("row"), q: given.get("q") ?? "" };
 }
 
-// --- asking ----------------------------------------------------------------------------------------------------------
+// --- requests --------------------------------------------------------------------------------------------------------
 
 async function sizesOf(agent) {
   const isOld = stored.of !== agent || Date.now() - stored.at > SLOWLY;
@@ -51,7 +54,14 @@ async function sizesOf(agent) {
 async function tabRows(place) {
   const { agent, tab } = place;
   if (batteryOf(tab) !== null) return loadBattery(api, place, shown);
+  if (tab === "messages" && place.q) return { found: await foundFor(place) };
   return { rows: await (tab === "sizes" ? sizesOf(agent) : api.get(tab, { agent, limit: 100 })) };
+}
+
+/** Searches once: the results change only if the query does. */
+async function foundFor({ agent, q }) {
+  if (found.of !== agent || found.q !== q) found = { of: agent, q, rows: await api.get("search", { agent, q, limit: 50 }) };
+  return found.rows;
 }
 
 async function load(place) {
@@ -90,7 +100,7 @@ async function look() {
     if (isRefused) refused(error);
     else {
       failures += 1;
-      connected("lost", "The server is away…");
+      connected("lost", "Reconnecting…");
     }
   }
   document.body.classList.add("is-ready");
@@ -104,7 +114,7 @@ function refused(error) {
   morph($("view"), [h("div", { class: "card nothing-there", "data-key": "refused" }, icon("warning"), h("p", {}, error.message), h("a", { href: "#" }, "All agents"))]);
 }
 
-// --- showing ---------------------------------------------------------------------------------------------------------
+// --- views -----------------------------------------------------------------------------------------------------------
 
 function connected(state, text) {
   $("connection").dataset.state = state;
@@ -119,7 +129,7 @@ function sidebar(now) {
       h("i", { class: "state", "data-state": each.state, title: each.state }),
       h("span", { class: "name" }, each.name),
       h("small", {}, `${each.kind} · ${each.state === "idle" ? ago(each.lastActivityAt, now) : each.state}${each.sockets ? ` · ${each.sockets} ${each.sockets === 1 ? "socket" : "sockets"}` : ""}`))));
-  morph($("agents-list"), nodes.length ? nodes : [h("li", { class: "nothing" }, wanted ? `No agent is called “${$("search").value.trim()}”.` : "There are no agents yet.")]);
+  morph($("agents-list"), nodes.length ? nodes : [h("li", { class: "nothing" }, wanted ? `No agent matches “${$("search").value.trim()}”.` : "There are no agents yet.")]);
 }
 
 function draw() {
@@ -141,7 +151,7 @@ function draw() {
   chatLink();
 }
 
-/** There may be more tabs than fit. */
+/** Scrolls the selected tab into view, because not all tabs may fit. */
 function showTab() {
   if (seen !== place) $("view").querySelector("[role=tab][aria-selected=true]")?.scrollIntoView({ block: "nearest" });
   seen = place;
@@ -159,7 +169,7 @@ function chatLink() {
 function moved() {
   const next = here();
   const isSame = next.agent === place.agent && next.turn === place.turn;
-  if (isSame && next.tab === place.tab && next.view === place.view && next.row === place.row) return;
+  if (isSame && next.tab === place.tab && next.view === place.view && next.row === place.row && next.q === place.q) return;
   place = next;
   if (!isSame) {
     folds = new Set();
@@ -170,6 +180,7 @@ function moved() {
     setText($("announcer"), place.turn ? "Turn" : place.agent ? `Agent ${decoded(place.agent)}` : "All agents");
   }
   shown = null;
+  if ($("find")) $("find").value = place.q;
   showSidebar(false);
   look();
 }
@@ -180,7 +191,7 @@ function showSidebar(isShown) {
   if (isShown) $("search").focus();
 }
 
-/** A moment is the same in the picture and in the list: pointing at one shows the other. */
+/** Highlights a moment in both the picture and the list when the pointer is over either. */
 function point(event) {
   meant = event.target.closest?.("[data-moment]")?.dataset.moment ?? null;
   showMeant();
@@ -191,7 +202,19 @@ function showMeant() {
   if (meant !== null) for (const node of $("view").querySelectorAll(`[data-moment="${meant}"]`)) node.classList.add("is-meant");
 }
 
+/** Searches messages once the user pauses, and puts the words into the address. */
+function searchLater({ value }) {
+  clearTimeout(searching);
+  searching = setTimeout(() => {
+    if (!place.agent || place.tab !== "messages") return;
+    history.replaceState(null, "", linkTo({ agent: place.agent, tab: place.tab, q: value.trim() }));
+    place = here();
+    look();
+  }, PAUSE);
+}
+
 $("view").addEventListener("mouseover", point);
+$("view").addEventListener("input", ({ target }) => target.id === "find" && searchLater(target));
 $("view").addEventListener("click", (event) => {
   const button = event.target.closest("[data-act]");
   if (button) {

@@ -1,4 +1,4 @@
-// A battery's tab: its views as tables, or one row of them. What is in them comes from the server; there is no code per battery here.
+// A battery's tab: its views as tables, or one row of a view. The server describes the views; no battery has code here.
 
 import { h, sizeText } from "../dom.js";
 import { decoded, fact, linkTo, section, table } from "./turn.js";
@@ -12,7 +12,7 @@ export const tabOf = (name) => `${PREFIX}${name}`;
 export const batteryOf = (tab) => (tab?.startsWith(PREFIX) ? tab.slice(PREFIX.length) : null);
 export const labelOf = (name) => name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
 
-/** What the tab shows. What is not live was read when the tab was opened, and is kept. */
+/** Loads the tab. Views that are not live are loaded once, when the tab is opened. */
 export async function loadBattery(api, { agent, tab, view, row }, shown) {
   const given = { agent, name: batteryOf(tab) };
   if (row !== null) return { detail: await api.get("battery", { ...given, view: view ?? "", row }) };
@@ -28,7 +28,7 @@ function turnOf(value, column, values, place) {
   return h("a", { href: linkTo({ agent, turn: value }) }, "its turn");
 }
 
-/** A value of a row. Whatever it holds, it is text. */
+/** Returns a value of a row as a node or text, never as HTML. */
 function shownValue(value, column, values, place, now) {
   if (value === null) return h("span", { class: "none" }, "–");
   switch (column.kind) {
@@ -64,11 +64,11 @@ function viewSection(view, place, now) {
   const rows = view.rows.map((values) => h("tr", { "data-key": values[0] }, view.columns.map((_, n) => cell(view, values, place, now, n))));
   const right = new Set(view.columns.filter((column) => RIGHT.has(column.kind)).map((column) => column.label));
   const shown = view.error ? h("p", { class: "problem card" }, view.error) : rows.length ? table(view.columns.map((column) => column.label), rows, view.title, right) : h("p", { class: "none card" }, view.none);
-  const note = [rows.length ? count(rows.length, "row") : null, view.isLive ? null : "as of when this was opened"].filter(Boolean).join(", ");
+  const note = [rows.length ? count(rows.length, "row") : null, view.isLive ? null : "loaded when the tab was opened"].filter(Boolean).join(", ");
   return section(view.title, note, shown);
 }
 
-/** A value that has a whole line, or more, for itself. */
+/** Returns a value in full, for the view of a single row. */
 function wholeValue(value, column, values, place) {
   if (value !== null && column.kind === "time" && Number.isFinite(value)) return clock(value);
   if (value !== null && LONG.has(column.kind)) return h("pre", { class: "raw whole", tabindex: "0", "aria-label": column.label }, typeof value === "string" ? value : json(value));
@@ -88,5 +88,5 @@ function detailSection({ title, row, columns, values }, place) {
 
 export function batteryView({ tables, detail }, place, now) {
   if (detail) return detailSection(detail, place);
-  return tables.length ? tables.map((view) => viewSection(view, place, now)) : h("p", { class: "none card" }, "There is nothing to show of it.");
+  return tables.length ? tables.map((view) => viewSection(view, place, now)) : h("p", { class: "none card" }, "This battery has no views.");
 }

@@ -1,18 +1,18 @@
-// Where everything of a turn's picture stands. Pure: moments in, places out.
+// The layout of a turn's picture. Pure: moments in, coordinates out.
 //
-// Time runs from left to right, not to scale: some moments have no time, and milliseconds stand beside minutes.
-// Every moment has some room; what is left goes to the pauses, by the square root of how long they were.
+// Time runs from left to right, not to scale: some moments have no time, and durations range from milliseconds to
+// minutes. Every moment has a minimum width; pauses share the rest by the square root of their duration.
 
 const ROOM = { said: 74, step: 40, called: 58, interrupted: 44, decided: 124 };
-const SPARE = { said: 6, called: 4, step: 2, accepted: 1 }; // who gets how much of the room that is left
+const SPARE = { said: 6, called: 4, step: 2, accepted: 1 }; // weights for the remaining width
 const LEAST = 30;
 const EDGE = 16; // before the first moment and after the last
 const LANE = 34;
 const BAR = 22;
-const FLAGS = 44; // above the lanes: what the red and the amber mark say
+const FLAGS = 44; // the height above the lanes, for the labels of red and amber marks
 export const LANES = ["Inbox", "Attempts", "Steps", "Tools", "Chunks"];
 
-/** The places of the moments, and how wide all of it is. */
+/** Returns the x coordinates of the moments, and the total width. */
 export function places(moments, width) {
   const anchors = [];
   let last = -Infinity;
@@ -55,9 +55,9 @@ function attempts(moments) {
     found.push({ lane: "Attempts", from, to, label: `Attempt ${number}`, tone: cut < 0 ? "ok" : "died" });
     if (cut < 0) break;
     const decided = find(moments, cut + 1, (each) => each.kind === "decided");
-    const goesOn = find(moments, cut + 1, (each) => each.kind === "continued");
-    from = goesOn < 0 ? -1 : decided >= 0 && decided < goesOn ? decided : goesOn;
-    const until = decided >= 0 ? decided : goesOn >= 0 ? goesOn : moments.length - 1;
+    const continued = find(moments, cut + 1, (each) => each.kind === "continued");
+    from = continued < 0 ? -1 : decided >= 0 && decided < continued ? decided : continued;
+    const until = decided >= 0 ? decided : continued >= 0 ? continued : moments.length - 1;
     if (until > cut) found.push({ lane: "Attempts", from: cut, to: until, label: "", tone: "nobody" });
     number += 1;
   }
@@ -67,14 +67,14 @@ function attempts(moments) {
 function inbox(moments) {
   const claimed = find(moments, 0, (each) => each.kind === "claimed");
   const last = moments.length - 1;
-  if (claimed < 0) return [{ lane: "Inbox", from: 0, to: last, label: "waits", tone: "waits" }];
+  if (claimed < 0) return [{ lane: "Inbox", from: 0, to: last, label: "waiting", tone: "waits" }];
   const bars = [{ lane: "Inbox", from: claimed, to: last, label: moments[last].kind === "settled" ? "claimed, until it settled" : "claimed", tone: "thin" }];
   return [{ lane: "Inbox", from: 0, to: claimed, label: "", tone: "waits" }, ...bars];
 }
 
 const ENDS_A_STEP = new Set(["step", "interrupted", "settled", "running", "left", "cancelled"]);
 
-/** A step that was cut off goes on in the next attempt, if that begins with its words. */
+/** Returns the bars of steps. An interrupted step continues in the next attempt, if that begins with text. */
 function steps(moments) {
   let label = "";
   return moments.flatMap((moment, from) => {
@@ -82,12 +82,12 @@ function steps(moments) {
     const next = find(moments, from + 1, (each) => ENDS_A_STEP.has(each.kind));
     const to = next < 0 ? moments.length - 1 : next;
     if (moment.kind === "step") label = moment.what.split(":")[0];
-    const shown = moment.kind === "step" ? label : `${label} goes on`;
+    const shown = moment.kind === "step" ? label : `${label} continues`;
     return [{ lane: "Steps", from, to, label: shown, tone: moments[to].kind === "interrupted" ? "cut" : "step" }];
   });
 }
 
-/** Calls, each until its result; and questions to a human, until their answer. Side by side where they overlap. */
+/** Returns the bars of calls, until their results, and of approvals, until their answers. Overlapping bars are stacked. */
 function tools(moments) {
   const bars = [];
   const returned = new Set();
@@ -99,16 +99,16 @@ function tools(moments) {
     let to = -1;
     for (let n = from + 1; n < moments.length && to < 0; n += 1) {
       if (moments[n].kind === wanted && (!isCall || moments[n].tool === moment.tool) && !returned.has(n)) to = n;
-      else if (again(moments[n]) && moments[n].what.includes("run again")) break;
+      else if (again(moments[n]) && moments[n].what.includes(" runs again. ")) break;
     }
     if (to >= 0) returned.add(to);
     const cut = find(moments, from + 1, (each) => each.kind === "interrupted");
     const end = to >= 0 ? to : cut >= 0 ? cut : moments.length - 1;
     const isUnknown = to >= 0 && moments[to].what.includes("unknown");
     const tone = !isCall ? "human" : isUnknown ? "unknown" : to < 0 ? "cut" : moments[to].ok ? "tool" : "failed";
-    bars.push({ lane: "Tools", from, to: end, label: isCall ? moment.tool : "a human is asked", tone });
+    bars.push({ lane: "Tools", from, to: end, label: isCall ? moment.tool : "waiting for approval", tone });
   });
-  const free = []; // up to which moment each row is taken
+  const free = []; // the moment until which each row is occupied
   for (const bar of bars) {
     const row = free.findIndex((until) => until <= bar.from);
     bar.row = row < 0 ? free.length : row;
@@ -117,7 +117,7 @@ function tools(moments) {
   return bars;
 }
 
-/** The number after the last chunk of an attempt. */
+/** Returns the number after the last chunk of an attempt. */
 const endOf = (commits, attempt) => Math.max(0, ...commits.filter((each) => each.attempt <= attempt).map((each) => each.seq + each.chunks));
 
 function chunks(moments, commits) {
@@ -131,7 +131,7 @@ function chunks(moments, commits) {
   });
 }
 
-/** Where chunk `seq` stands: between the moments that the chunks around it tell. */
+/** Returns the places of commits, interpolated between the moments whose chunk numbers are known. */
 function chunkPlaces(moments, x, commits) {
   const known = [];
   moments.forEach((moment, n) => {
@@ -152,14 +152,14 @@ function chunkPlaces(moments, x, commits) {
   let before = -Infinity;
   for (const commit of commits) {
     const place = at(commit.seq + commit.chunks - 1);
-    if (place - before < 3) continue; // more than can be told apart
+    if (place - before < 3) continue; // too close to be distinguished
     found.push({ x: place, commit });
     before = place;
   }
   return found;
 }
 
-/** Everything that is drawn: lanes, bars, marks, ticks of the axis; all in pixels. */
+/** Returns everything to draw, in pixels: lanes, bars, marks, ticks of the axis. */
 export function layout(details, width) {
   const { moments } = details;
   const { x, width: wide, anchors } = places(moments, width);

@@ -1,7 +1,7 @@
-// Showing the same thing again, a second later: only what differs is touched, so that focus, selection, scroll
-// positions and what was folded out stay as they are.
+// Updating a view: only nodes that differ are changed, so that focus, selection, scroll positions and open details are
+// kept.
 
-const KEPT = new Set(["open"]); // attributes that belong to whoever looks
+const KEPT = new Set(["open"]); // attributes that only the user changes
 
 function attributes(node, wanted) {
   for (const { name, value } of wanted.attributes) {
@@ -15,7 +15,7 @@ function attributes(node, wanted) {
 const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("data-key") : null);
 const isAlike = (one, other) => one.nodeType === other.nodeType && one.nodeName === other.nodeName && keyOf(one) === keyOf(other);
 
-/** Makes the children of `parent` like `wanted`. Nodes with a `data-key` are found again wherever they stand. */
+/** Updates the children of `parent` to equal `wanted`. Nodes with a `data-key` are reused wherever they are. */
 export function morph(parent, wanted) {
   const keyed = new Map([...parent.children].filter((node) => keyOf(node) !== null).map((node) => [keyOf(node), node]));
   let at = parent.firstChild;

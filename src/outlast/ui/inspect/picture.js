@@ -1,11 +1,11 @@
-// A turn as a picture: lanes from left to right, red where a process died, amber where it was decided what to do.
+// A turn as a picture: lanes from left to right, red marks for interruptions, amber marks for recovery decisions.
 
 import { h } from "../dom.js";
 import { LANES, layout } from "./layout.js";
 import { count, kindText, offset } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const LETTER = 6.2; // about how wide one is
+const LETTER = 6.2; // the approximate width of a letter
 
 function s(tag, attributes = {}, ...children) {
   const node = document.createElementNS(SVG, tag);
@@ -16,7 +16,7 @@ function s(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** As much of a text as there is room for; nothing rather than a letter or two. */
+/** Truncates a text to a width; empty if fewer than four letters would be left. */
 function fitted(text, width, letter = LETTER) {
   const most = Math.floor((width - 12) / letter);
   if (text.length <= most) return text;
@@ -52,7 +52,7 @@ function mark({ kind, x, y, n, label, why }, moments, picture) {
   }
 }
 
-/** How much room there is beside a decision, before the next mark or the end. */
+/** Returns the width available for the text of a decision, before the next mark or the end. */
 function room(n, picture) {
   const next = picture.marks.find((each) => each.n > n && each.kind === "crash");
   return (next ? next.x - 80 : picture.width) - picture.x[n] - 10;
@@ -62,10 +62,10 @@ function summary(details) {
   const { moments } = details;
   const number = (kind) => moments.filter((moment) => moment.kind === kind).length;
   const parts = [count(number("step"), "step"), count(number("called"), "call"), count(number("interrupted"), "interruption")];
-  return `Timeline of the turn: ${parts.join(", ")}. ${moments.at(-1).what} The list below tells the same in words.`;
+  return `Timeline of the turn: ${parts.join(", ")}. ${moments.at(-1).what} The list below describes the same moments.`;
 }
 
-/** The picture for this much room; it is wider than that if there is much to show, and scrolls. */
+/** Draws the picture for this width. A picture that needs more room is wider, and scrolls. */
 export function picture(details, width) {
   const { moments } = details;
   const narrow = width < 560;
@@ -76,7 +76,7 @@ export function picture(details, width) {
     lanes.map((lane, n) => s("rect", { class: n % 2 ? "lane" : "lane odd", x: 0, y: lane.top, width: places.width, height: lane.height })),
     places.ticks.map((tick) => s("line", { class: "grid", x1: round(tick.x), x2: round(tick.x), y1: lanes[0].top, y2: places.bottom })),
     places.bars.map((each) => bar(each, moments)),
-    places.commits.map(({ x, y, commit }) => s("line", { class: "commit", x1: round(x), x2: round(x), y1: y + 23, y2: y + 30 }, titled(`A commit of ${commit.chunks} chunks, from ${commit.seq} on`))),
+    places.commits.map(({ x, y, commit }) => s("line", { class: "commit", x1: round(x), x2: round(x), y1: y + 23, y2: y + 30 }, titled(`A commit of ${count(commit.chunks, "chunk")}, starting at ${commit.seq}`))),
     places.marks.map((each) => mark(each, moments, places)),
     places.ticks.map((tick, n) => s("text", { class: "tick", x: round(tick.x), y: places.bottom + 17, "text-anchor": n === 0 ? "start" : tick.x > places.width - 40 ? "end" : "middle" }, offset(tick.ms))));
   const names = LANES.map((name, n) => s("text", { x: 0, y: lanes[n].top + 21 }, name));
@@ -85,9 +85,9 @@ export function picture(details, width) {
     h("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": "Timeline" }, drawing));
 }
 
-/** What the colours mean. */
+/** Explains the colours. */
 export function legend() {
   const entry = (name, text) => h("li", {}, h("i", { class: `key ${name}`, "aria-hidden": "true" }), text);
   return h("ul", { class: "legend", "aria-label": "Legend" },
-    entry("crash", "the process died"), entry("decision", "decision, with its row of the table"), entry("nobody", "nobody works on it"), entry("unknown", "outcome unknown"), entry("commit", "a commit of chunks"));
+    entry("crash", "the turn was interrupted"), entry("decision", "decision, with its row of the table"), entry("nobody", "no process works on it"), entry("unknown", "outcome unknown"), entry("commit", "a commit of chunks"));
 }

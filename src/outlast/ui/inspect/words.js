@@ -12,12 +12,12 @@ export const STATES = {
 };
 const TONES = { stuck: "bad", recovering: "warn", answering: "busy", waiting: "busy", working: "busy", running: "busy", pending: "quiet", completed: "ok", done: "ok", error: "bad", failed: "bad", aborted: "warn", skipped: "quiet", interrupted: "warn", exhausted: "bad", open: "warn", unknown: "warn", begun: "busy", cancelled: "warn" };
 
-/** A word for a state, in its colour. */
+/** Creates a label for a state, in its colour. */
 export function chip(text, tone = TONES[text] ?? "quiet") {
   return h("span", { class: "chip", "data-tone": tone }, text);
 }
 
-/** How long ago something was: the present is the server's, as far as it is known. */
+/** Returns how long ago a time was. */
 export function ago(at, now) {
   if (at === null || at === undefined) return "never";
   const ms = now - at;
@@ -33,7 +33,7 @@ export function span(ms) {
   return `${Math.floor(seconds / 86400)} days`;
 }
 
-/** The moment itself, for those who want to know it. */
+/** Returns the exact date and time. */
 export function clock(at) {
   const date = new Date(at);
   const pad = (value, digits = 2) => String(value).padStart(digits, "0");
@@ -50,7 +50,7 @@ export function took(turn) {
   return durationText(Math.max(0, turn.endedAt - turn.startedAt));
 }
 
-/** Since the turn was accepted. */
+/** Returns the time since the turn was accepted. */
 export const offset = (ms) => (ms === 0 ? "0" : ms < 1000 ? `+${ms} ms` : ms < 60000 ? `+${(ms / 1000).toFixed(2)} s` : `+${durationText(ms)}`);
 
 export const count = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
@@ -75,7 +75,7 @@ export const KINDS = {
   settled: "Settle"
 };
 
-/** What kind of moment it is: not everything that interrupts is a crash. */
+/** Returns the kind of a moment. Not every interruption is a crash. */
 export function kindText(moment) {
   if (moment.kind !== "interrupted") return KINDS[moment.kind] ?? moment.kind;
   return { deploy: "Deploy", evicted: "Eviction", stalled: "Stall" }[moment.cause] ?? "Crash";
