@@ -216,6 +216,15 @@ def conversation_bars(numbers: Numbers) -> Iterator[Bar]:
             yield Bar(f"{how} {what}", get("open", f"ours-{history}", metric), 1000, " ms")
 
 
+def search_bars(numbers: Numbers) -> Iterator[Bar]:
+    """Searches against those of the engine itself, over one plain table."""
+    for workload, where in (("search", "100,000 messages"), ("searchmany", "10,000 conversations")):
+        for against, engine in (("full", "FTS5"), ("postgres", "tsvector")):
+            for metric in ("p50", "p99"):
+                times = numbers.over_floor(workload, against, f"{metric}_ms")
+                yield Bar(f"search in {where}: {metric} against raw {engine}", times, 1.5, "x")
+
+
 def bars(found: Medians) -> Iterator[Bar]:
     """All of them, in the order of the workloads."""
     numbers = Numbers(found)
@@ -244,5 +253,6 @@ def bars(found: Medians) -> Iterator[Bar]:
     )
     yield Bar("100,000 idle agents: waking one", get("w5", "ours-idle", "wake_ms"), 2, " ms")
     yield from wire_bars(numbers)
+    yield from search_bars(numbers)
     yield Bar("importing Agent and Host", get("import", "ours-import", "wall_ms"), 200, " ms")
     yield Bar("importing Think and tool", get("import", "ours-chat", "wall_ms"), 300, " ms")

@@ -71,6 +71,8 @@ WORKLOADS = {
     "open": "A large conversation is opened: from the handshake to its transcript, and GET get-messages",
     "tabs": "A small turn on a conversation of 5 MB that 100 tabs show",
     "catchup": "A tab that comes late: from its handshake to the last of 4,000 stored deltas",
+    "search": "A search in one conversation of 100,000 messages, beside the engine's own full-text search",
+    "searchmany": "A search in one of 10,000 conversations, 100,000 messages in all",
     "import": "Import time in a fresh process, without the interpreter's own start",
 }
 
@@ -81,6 +83,7 @@ def jobs() -> list[Job]:
     from benchmarks.peers import dbos, langgraph, pydantic_ai, restate, think
     from benchmarks.recovery import jobs as recovery
     from benchmarks.seam import jobs as seam
+    from benchmarks.search import jobs as search
     from benchmarks.wire import jobs as wire
 
     sources = (
@@ -92,6 +95,7 @@ def jobs() -> list[Job]:
         pydantic_ai,
         recovery,
         seam,
+        search,
         wire,
         think,
         imports,

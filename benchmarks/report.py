@@ -54,6 +54,13 @@ RECOVERED = (
     Column("twice", "twice", ratios=False),
     Column("stuck", "stuck", ratios=False),
 )
+SEARCHED = (
+    Column("p50 ms", "p50_ms"),
+    Column("p99 ms", "p99_ms"),
+    Column("mean ms", "wall_ms", ratios=False),
+    Column("found %", "hits_pct", ratios=False),
+    Column("index CPU µs a message", "index_cpu_us", ratios=False),
+)
 COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "w1": EACH,
     "w1b": (
@@ -136,6 +143,8 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("median ms", "wall_ms", ratios=False),
         Column("max ms", "max_ms", ratios=False),
     ),
+    "search": SEARCHED,
+    "searchmany": SEARCHED,
     "import": (Column("wall ms", "wall_ms"), Column("CPU ms", "cpu_ms")),
 }
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import random
 import re
+import subprocess
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+import forked
 from outlast import (
     Agent,
     App,
@@ -127,7 +129,9 @@ def given_up(config: ChatRecovery) -> list[Any]:
 
 
 def worked(url: str, drive: Any, **options: Any) -> Any:
-    return Worker(agents=[Alarm], drive=drive, store=url).run(**options).killed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", forked.Popen)
+        return Worker(agents=[Alarm], drive=drive, store=url).run(**options).killed
 
 
 DURATIONS: dict[str, Use] = {
@@ -200,6 +204,7 @@ RESULTS = {  # what users are told, and do not give
     "KeepRecoveringContext(age)",
     "ModelFailed(retry_after)",
     "Schedule(interval)",
+    "SearchHit(score)",
     "StoreStatistics(blocked_for)",
     "StoreStatistics(fsync_average)",
     "StoreStatistics(latency_p50)",

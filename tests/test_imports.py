@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,9 +112,12 @@ def test_a_postgresql_url_without_asyncpg_says_what_to_install(tmp_path: Path) -
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the package, to plant things in."""
-    target = tmp_path / "outlast"
-    shutil.copytree(ROOT / "src" / "outlast", target, ignore=shutil.ignore_patterns("__pycache__"))
+    """The modules of the package without what is in them, to plant things in."""
+    source, target = ROOT / "src" / "outlast", tmp_path / "outlast"
+    for path in source.rglob("*.py"):
+        empty = target / path.relative_to(source)
+        empty.parent.mkdir(parents=True, exist_ok=True)
+        empty.touch()
     return target
 
 
@@ -131,8 +133,8 @@ def complaints(package: Path) -> list[str]:
     return found
 
 
-def test_the_package_as_it_is_passes(package: Path) -> None:
-    assert complaints(package) == []
+def test_the_package_as_it_is_passes() -> None:
+    assert complaints(ROOT / "src" / "outlast") == []
 
 
 @pytest.mark.parametrize(

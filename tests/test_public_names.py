@@ -32,7 +32,7 @@ def test_what_is_for_the_host_alone_is_not_public() -> None:
 # How outlast makes what users are only given; what is handed on and never called by users; what one part of
 # outlast offers another, and the docs do not mention.
 NOT_FOR_USERS = re.compile(
-    r"(FiberContext|FiberHandle|FiberRecoveryContext|Lease|Storage)\(.*"
+    r"(FiberContext|FiberHandle|FiberRecoveryContext|Lease|LiveSession|Session|Storage)\(.*"
     r"|Store[.(].*"
     r"|(App.base_of|App.token|Events.emit|Host.classes|Host.using|Step)\((target|kind|return|pieces)\)"
 )

@@ -45,7 +45,7 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     types_only = {
         "FiberStatus", "StopCondition", "ToolCallDecision", "ChatErrorClassification",
         "ChatErrorStage", "SubmissionStatus", "TurnStatus", "ContinuationStyle",
-        "ContinuationWay", "EventSeverity",
+        "ContinuationWay", "EventSeverity", "BareThink", "ContextBlockKind", "WhenChanged",
         "ExhaustedReason", "InterruptionCause", "ModelFailureKind", "RecoveryKind", "ScheduleKind",
         "ToolEffect",
     }  # fmt: skip

@@ -19,17 +19,10 @@ if TYPE_CHECKING:
     from outlast.chat.admission import (
         StreamCallback,
     )
-    from outlast.chat.context.compaction import (
-        ContextOverflow,
-        ProactiveCompaction,
-        summarise,
-    )
     from outlast.chat.context.hydration import (
         HydrationContext,
     )
-    from outlast.chat.context.session import (
-        Session,
-    )
+    from outlast.chat.context.overflow import ContextOverflow, ProactiveCompaction
     from outlast.chat.message.results import (
         Message,
         Submission,
@@ -46,9 +39,7 @@ if TYPE_CHECKING:
     from outlast.chat.recovery.operators import (
         RecoveryIncident,
     )
-    from outlast.chat.think import (
-        Think,
-    )
+    from outlast.chat.think import Think as BareThink
     from outlast.chat.tools.declare import Effect as ToolEffect
     from outlast.chat.tools.declare import (
         NotDone,
@@ -145,8 +136,27 @@ if TYPE_CHECKING:
     from outlast.host.address import Address
     from outlast.host.life.host import Host, HostStatistics
     from outlast.server import App, Auth
+    from outlast.session.block import ContextBlock as ContextBlock
+    from outlast.session.block import ContextBlockError as ContextBlockError
+    from outlast.session.block import ContextBlockFull as ContextBlockFull
+    from outlast.session.block import Kind as ContextBlockKind
+    from outlast.session.block import WhenChanged as WhenChanged
+    from outlast.session.builder import Session
+    from outlast.session.compaction.function import CompactionContext as CompactionContext
+    from outlast.session.compaction.function import summarise
+    from outlast.session.live import LiveSession as LiveSession
+    from outlast.session.live import RecentHistory as RecentHistory
+    from outlast.session.live import TokenUsage as TokenUsage
+    from outlast.session.providers.directory import DirectoryProvider as DirectoryProvider
+    from outlast.session.providers.file import FileProvider as FileProvider
+    from outlast.session.providers.function import FunctionProvider as FunctionProvider
+    from outlast.session.providers.object_store import ObjectStore as ObjectStore
+    from outlast.session.providers.skills import SkillProvider as SkillProvider
+    from outlast.session.search.search import SearchHit as SearchHit
+    from outlast.session.search.snippet import SearchSnippet
     from outlast.store.base import Store
     from outlast.store.operations import StoreStatistics
+    from outlast.think import Think
 
 # Everything is loaded with the first use of its name: a command that needs none of it starts at once.
 # What has a longer name out here than at home is given as `module:name`.
@@ -160,6 +170,7 @@ _HOMES = {
     "Allow": "chat.types.contexts",
     "App": "server",
     "Auth": "server",
+    "BareThink": "chat.think:Think",
     "Block": "chat.types.contexts",
     "ChatErrorClassification": "chat.types.contexts",
     "ChatErrorContext": "chat.types.contexts",
@@ -172,13 +183,19 @@ _HOMES = {
     "Clock": "core.clock",
     "CommitFailed": "core.errors",
     "CommitRefused": "core.errors",
-    "ContextOverflow": "chat.context.compaction",
+    "CompactionContext": "session.compaction.function",
+    "ContextBlock": "session.block",
+    "ContextBlockError": "session.block",
+    "ContextBlockFull": "session.block",
+    "ContextBlockKind": "session.block:Kind",
+    "ContextOverflow": "chat.context.overflow",
     "Continuation": "chat.types.continuation",
     "ContinuationStyle": "chat.types.recovery",
     "ContinuationWay": "chat.types.continuation",
     "CorruptValue": "core.errors",
     "DataWriter": "chat.types.data_parts",
     "Debounce": "chat.types.config",
+    "DirectoryProvider": "session.providers.directory",
     "Event": "core.events",
     "EventSeverity": "core.events:Severity",
     "Events": "core.events",
@@ -193,7 +210,9 @@ _HOMES = {
     "FiberRecoveryContext": "agent.fibers.recovery",
     "FiberResolution": "agent.fibers.recovery",
     "FiberStatus": "agent.fibers.managed",
+    "FileProvider": "session.providers.file",
     "Final": "agent.rpc",
+    "FunctionProvider": "session.providers.function",
     "Host": "host.life.host",
     "HostStatistics": "host.life.host",
     "HostStopped": "core.errors",
@@ -204,19 +223,22 @@ _HOMES = {
     "InvalidName": "core.errors",
     "KeepRecoveringContext": "chat.types.recovery",
     "Lease": "agent.keepalive",
+    "LiveSession": "session.live",
     "Message": "chat.message.results",
     "ModelAsk": "chat.types.model_ask",
     "ModelFailed": "chat.model.errors",
     "ModelFailureKind": "chat.model.errors:Kind",
     "NotDone": "chat.tools.declare",
     "NotInFiber": "core.errors",
+    "ObjectStore": "session.providers.object_store",
     "OutlastError": "core.errors",
     "OutputInvalid": "chat.model.output",
     "OwnershipLost": "core.errors",
     "PendingToolCall": "chat.types.recovery",
     "PrepareStepContext": "chat.types.contexts",
-    "ProactiveCompaction": "chat.context.compaction",
+    "ProactiveCompaction": "chat.context.overflow",
     "PublicError": "core.errors",
+    "RecentHistory": "session.live",
     "RecoveryBootEvent": "chat.types.recovery",
     "RecoveryBootResult": "chat.types.recovery",
     "RecoveryExhaustedContext": "chat.types.recovery",
@@ -228,7 +250,10 @@ _HOMES = {
     "RpcRefused": "core.errors",
     "Schedule": "agent.schedules.schedules",
     "ScheduleKind": "agent.schedules.timetable",
-    "Session": "chat.context.session",
+    "SearchHit": "session.search.search",
+    "SearchSnippet": "session.search.snippet",
+    "Session": "session.builder",
+    "SkillProvider": "session.providers.skills",
     "Step": "chat.types.contexts",
     "StepConfig": "chat.types.contexts",
     "StepContext": "chat.types.contexts",
@@ -252,7 +277,8 @@ _HOMES = {
     "SubmissionConflict": "core.errors",
     "SubmissionStatus": "chat.message.results",
     "Substitute": "chat.types.contexts",
-    "Think": "chat.think",
+    "Think": "think",
+    "TokenUsage": "session.live",
     "ToolCall": "chat.tools.declare",
     "ToolCallContext": "chat.types.contexts",
     "ToolCallDecision": "chat.types.contexts",
@@ -268,11 +294,12 @@ _HOMES = {
     "TurnStatus": "chat.message.results",
     "UnknownAgent": "core.errors",
     "ValueTooLarge": "core.errors",
+    "WhenChanged": "session.block",
     "default_context_overflow_classifier": "chat.model.errors",
     "has_tool_call": "chat.types.config",
     "rpc": "agent.rpc",
     "step_count_is": "chat.types.config",
-    "summarise": "chat.context.compaction",
+    "summarise": "session.compaction.function",
     "tool": "chat.tools.declare",
 }
 
@@ -306,6 +333,7 @@ __all__ = [
     "Allow",
     "App",
     "Auth",
+    "BareThink",
     "Block",
     "ChatErrorClassification",
     "ChatErrorContext",
@@ -318,6 +346,11 @@ __all__ = [
     "Clock",
     "CommitFailed",
     "CommitRefused",
+    "CompactionContext",
+    "ContextBlock",
+    "ContextBlockError",
+    "ContextBlockFull",
+    "ContextBlockKind",
     "ContextOverflow",
     "Continuation",
     "ContinuationStyle",
@@ -325,6 +358,7 @@ __all__ = [
     "CorruptValue",
     "DataWriter",
     "Debounce",
+    "DirectoryProvider",
     "Event",
     "EventSeverity",
     "Events",
@@ -339,7 +373,9 @@ __all__ = [
     "FiberRecoveryContext",
     "FiberResolution",
     "FiberStatus",
+    "FileProvider",
     "Final",
+    "FunctionProvider",
     "Host",
     "HostStatistics",
     "HostStopped",
@@ -350,12 +386,14 @@ __all__ = [
     "InvalidName",
     "KeepRecoveringContext",
     "Lease",
+    "LiveSession",
     "Message",
     "ModelAsk",
     "ModelFailed",
     "ModelFailureKind",
     "NotDone",
     "NotInFiber",
+    "ObjectStore",
     "OutlastError",
     "OutputInvalid",
     "OwnershipLost",
@@ -363,6 +401,7 @@ __all__ = [
     "PrepareStepContext",
     "ProactiveCompaction",
     "PublicError",
+    "RecentHistory",
     "RecoveryBootEvent",
     "RecoveryBootResult",
     "RecoveryExhaustedContext",
@@ -374,7 +413,10 @@ __all__ = [
     "RpcRefused",
     "Schedule",
     "ScheduleKind",
+    "SearchHit",
+    "SearchSnippet",
     "Session",
+    "SkillProvider",
     "Step",
     "StepConfig",
     "StepContext",
@@ -399,6 +441,7 @@ __all__ = [
     "SubmissionStatus",
     "Substitute",
     "Think",
+    "TokenUsage",
     "ToolCall",
     "ToolCallContext",
     "ToolCallDecision",
@@ -414,6 +457,7 @@ __all__ = [
     "TurnStatus",
     "UnknownAgent",
     "ValueTooLarge",
+    "WhenChanged",
     "__version__",
     "default_context_overflow_classifier",
     "has_tool_call",

@@ -32,7 +32,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.chat.think import Think
+from outlast.think import Think
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

@@ -151,14 +151,15 @@ async def below(stub: Any, *names: str) -> Any:
 
 # --- every row -----------------------------------------------------------------------------------
 
+# Not those of the full-text index, which triggers fill and empty.
 _COLUMNS = Query(
     sqlite="""
         SELECT m.name, p.name, p.type FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS p
-        WHERE m.type = 'table' ORDER BY 1, p.cid
+        WHERE m.type = 'table' AND m.name NOT LIKE 'session_words%' ORDER BY 1, p.cid
     """,
     postgres="""
         SELECT table_name, column_name, data_type FROM information_schema.columns
-        WHERE table_schema = current_schema() ORDER BY 1, ordinal_position
+        WHERE table_schema = current_schema() AND is_generated = 'NEVER' ORDER BY 1, ordinal_position
     """,
 )
 

@@ -30,9 +30,9 @@ class Think(HasNotes, chat.Think): ...
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of outlast, to take something away from."""
+    """A copy of outlast, with what is compiled, to take something away from."""
     target = tmp_path / "copied" / "outlast"
-    shutil.copytree(PACKAGE, target, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, target, ignore=shutil.ignore_patterns("*-pytest-*.pyc"))
     return target
 
 

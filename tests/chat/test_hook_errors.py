@@ -233,7 +233,7 @@ async def test_what_no_hook_may_return_is_said_to_be_so(
         assert turn.message.text == "Let me look. "
     else:
         may = "a TurnConfig or None" if hook == "before_turn" else "a StepConfig or None"
-        assert reason == f"TypeError: {hook} returns {may}, not {nonsense!r}"
+        assert reason == f"TypeError: {hook} must return {may}, got {nonsense!r}"
         assert turn.message is None
     assert (turn.status, turn.error) == ("error", "An error occurred.")
     assert Agitated.errors == [("turn" if hook == "before_turn" else "stream", turn.request_id)]

@@ -212,7 +212,7 @@ def test_the_doctor_tells_the_batteries_of_agents_and_the_order_of_their_parts(
             "from vector-notes, with tables, views, commands"
         )
         batteries, _, order = found["agent Assistant"]["found"].partition(". Parts in order: ")
-        assert batteries == "batteries: notes"
+        assert batteries == "batteries: session, notes"
         parts = order.split(", ")
         assert parts[0] == "SubAgents"
         assert parts.index("Inbox") < parts.index("Settler") < parts.index("ChatGateway")

@@ -6,13 +6,12 @@ import ast
 import asyncio
 import contextlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from examples_served import EXAMPLES, LONG, STORY, python, serving, story, until, uvicorn
 
+import forked
 from outlast.client import Client, Refused
 
 
@@ -33,8 +32,8 @@ def test_each_example_says_what_it_is_and_how_to_run_it() -> None:
 
 
 def test_the_minimal_agent_is_served_and_its_answer_survives_a_kill(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "outlast.cli.main", "serve", str(EXAMPLES / "minimal.py")]
-    with serving(tmp_path, *command, "--log-level", "warning") as server:
+    arguments = ["-m", "outlast.cli.main", "serve", str(EXAMPLES / "minimal.py")]
+    with serving(tmp_path, *arguments, "--log-level", "warning") as server:
 
         async def chat() -> str:
             said = ""
@@ -57,8 +56,22 @@ def test_tools_are_repeated_only_if_they_say_that_it_is_safe(tmp_path: Path) -> 
     lines = {line.split()[0]: line for line in printed.splitlines() if " done " in line}
     assert "done 2x   told: 42" in lines["look_up"]
     assert "done 2x   told: set" in lines["set_price"]
-    assert "done 1x   told: It is not known whether" in lines["send_mail"]
+    assert "done 1x   told: The outcome of this call is unknown" in lines["send_mail"]
     assert "done 1x   told: charged" in lines["charge"]
+
+
+def test_a_fact_that_was_learned_before_a_kill_is_known_after_it(tmp_path: Path) -> None:
+    printed = python(str(EXAMPLES / "remembers.py"), folder=tmp_path)
+    before, _, after = printed.partition("kill -9, in the middle of the answer")
+    assert before.rstrip().endswith("I have written")
+    assert after.strip().splitlines() == [
+        "I have written that down.",
+        "",
+        "in its memory: Fact: my favourite birds are owls.",
+        "",
+        "> What are my favourite birds?",
+        "You said: my favourite birds are owls.",
+    ]
 
 
 @pytest.mark.parametrize(("said", "is_paid"), [("y\n", True), ("n\n", False)])
@@ -76,14 +89,14 @@ def test_a_question_stays_open_until_somebody_answers(
 
 
 def test_research_goes_on_after_a_kill(tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "research.py"), "owls"]
+    program = (str(EXAMPLES / "research.py"), "owls")
     with (tmp_path / "log").open("w") as log:
-        environment = {**os.environ, "PACE": "0.1"}
-        first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+        environment = {**os.environ, "PACE": "0.1", "PYTHONUNBUFFERED": "1"}
+        first = forked.start(*program, cwd=tmp_path, env=environment, stdout=log, stderr=log)
         until(lambda: "reading source 4" in (tmp_path / "log").read_text(), "the fourth source")
         first.kill()
         first.wait()
-    printed = python(*command[1:], folder=tmp_path, PACE="0.01").splitlines()
+    printed = python(*program, folder=tmp_path, PACE="0.01").splitlines()
     assert printed[0].startswith("going on after ")
     assert int(printed[0].split()[3]) >= 3
     assert printed[-1] == "10 notes about owls"

@@ -74,7 +74,7 @@ def test_ten_lines_of_the_readme_outlast_a_kill(outlast: Path, tmp_path: Path) -
     assert len(lines) <= 10
 
     environment = {"PYTHONPATH": "", "HOME": str(tmp_path)}
-    with serving(tmp_path, str(outlast), "serve", "assistant.py", **environment) as server:
+    with serving(tmp_path, "serve", "assistant.py", program=outlast, **environment) as server:
         said = tmp_path / "said"
         with said.open("wb") as out:
             chat = subprocess.Popen(

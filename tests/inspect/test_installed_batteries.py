@@ -73,10 +73,11 @@ def test_finding_them_imports_nothing_of_them(packages: Path) -> None:
     announce(packages, "notes", NOTES)
     code = (
         "import sys; from outlast.inspect.batteries import installed; found = installed();"
-        "print(*found, *(name for name in sys.modules if name.startswith(('vector_notes', 'outlast.agent'))))"
+        "theirs = ('vector_notes', 'outlast.agent', 'outlast.session');"
+        "print(*found, *(name for name in sys.modules if name.startswith(theirs)))"
     )
     environment = {"PYTHONPATH": ":".join([str(packages), *filter(None, sys.path)])}
     ran = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert ran.stdout.split() == ["notes"]
+    assert ran.stdout.split() == ["session", "notes"]

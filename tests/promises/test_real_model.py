@@ -24,16 +24,16 @@ from outlast.testing import ScriptedModel, Step
 from support import hosting
 
 CUTS = 20
-QUESTIONS = [
-    "What is a fish? One sentence.",
-    "Define the word ocean in one sentence.",
-    "What is Python? One sentence.",
-    "Complete: roses are red,",
-    "List two fruits.",
+QUESTIONS = [  # their answers are short, and long enough for so many cuts
+    "What is a lemon? One sentence.",
+    "Define rain in one sentence.",
+    "What is paper? One sentence.",
     "What is snow? One sentence.",
+    "What is a lake? One sentence.",
+    "What is a ship? One sentence.",
+    "What is a bee? One sentence.",
+    "List two fruits.",
     "Define gold in one sentence.",
-    "What is bread?",
-    "What is the sun?",
     "What is a book?",
 ]
 

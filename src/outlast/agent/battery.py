@@ -77,6 +77,7 @@ class Battery:
     first_reads: tuple[Query, ...] = ()  # by the agent's address, fetched together at its start
     unfinished_work: tuple[Query, ...] = ()  # which agents to wake when a host starts
     origins: tuple[InboxOrigin, ...] = ()
+    paths: tuple[str, ...] = ()  # of HTTP requests, besides `…/<name>/…`
     operators: tuple[str, ...] = ()  # methods that may be called through the admin socket
     # "package.module:NAME", imported on first use:
     views: str | None = None  # a sequence of `outlast.inspect.battery_views.View`
@@ -90,6 +91,11 @@ class Battery:
         if self.name in _TAKEN:
             raise ValueError(
                 f"the name of a battery must not be {self.name!r}, which is reserved; choose another"
+            )
+        for path in (path for path in self.paths if path in _TAKEN or not _NAME.fullmatch(path)):
+            raise ValueError(
+                f"a path of the battery {self.name!r} must be a free name in lower-case letters, digits"
+                f" and _, got {path!r}"
             )
         check_path(self.views, f"views of the battery {self.name!r}")
         check_path(self.commands, f"commands of the battery {self.name!r}")

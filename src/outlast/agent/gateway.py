@@ -52,5 +52,12 @@ async def handle_frame(agent: Agent, connection: Any, frame: dict[str, Any]) -> 
 
 async def handle_request(agent: Agent, request: Any, rest: Sequence[str]) -> Any:
     """Return the response of the battery that the path starts with, or None if it has none."""
-    part = parts_of(agent).of_battery(rest[0]) if rest else None
-    return None if part is None else await part.request(request, "/".join(rest[1:]))
+    if not rest:
+        return None
+    for battery in batteries(type(agent)):
+        is_own = rest[0] == battery.name
+        if is_own or rest[0] in battery.paths:
+            part = parts_of(agent).of_battery(battery.name)
+            path = "/".join(rest[1:] if is_own else rest)
+            return None if part is None else await part.request(request, path)
+    return None

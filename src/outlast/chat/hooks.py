@@ -7,10 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlast.agent.agent import Agent
-from outlast.chat.context.compaction import ContextOverflow
 from outlast.chat.context.hydration import HydrationContext
+from outlast.chat.context.overflow import ContextOverflow
 from outlast.chat.context.prompt import DEFAULT
-from outlast.chat.context.session import Session
 from outlast.chat.inbox.concurrency import Concurrency
 from outlast.chat.types.config import MAX_STEPS, TurnConfig, TurnContext
 from outlast.chat.types.contexts import (
@@ -79,11 +78,6 @@ class Overridable(Agent):
         return None
 
     # --- hooks, in the order in which they are called; each may be a plain `def` -----------------
-
-    @hook
-    async def configure_session(self, session: Session) -> Session:
-        """Called once, when the agent starts, to configure what the model sees of the conversation."""
-        return session
 
     @hook
     async def hydrate_messages(self, context: HydrationContext) -> Sequence[Any] | None:

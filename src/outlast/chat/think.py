@@ -12,7 +12,6 @@ from outlast.agent.fibers.fibers import Fibers
 from outlast.agent.part import Part, Parts
 from outlast.chat.admission import Admission, StreamCallback, check_text, submission
 from outlast.chat.answer.attempt import Attempts
-from outlast.chat.context.compaction import Compactions
 from outlast.chat.context.view import ModelView
 from outlast.chat.gateway import ChatGateway
 from outlast.chat.hooks import Overridable
@@ -93,7 +92,6 @@ class Think(Overridable):
         PartRepair,
         Traces,
         Claims,
-        Compactions,
         ModelView,
         Attempts,
         Runner,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outlast.chat.think import Think
 from outlast.chat.tools.declare import ToolCall, tool
 from outlast.chat.types.config import TurnConfig, TurnContext
 from outlast.core.clock import SystemClock
@@ -15,6 +14,7 @@ from outlast.demo.local_model import model_at
 from outlast.demo.model import EmbeddedModel
 from outlast.demo.settings import EMBEDDED, LOCAL, DemoSettings
 from outlast.server.pages.pages import Page, Suggestion
+from outlast.think import Think
 
 WAY = 2.5  # seconds to the post box and as many back, which leaves time to kill the server
 POSTCARDS = "postcards.txt"
@@ -22,7 +22,7 @@ POSTCARDS = "postcards.txt"
 PROMPT = """You are the assistant of a demo of outlast, a framework for agents that outlast the process
 they run in. Your users press a button that kills your server while you answer. Answer at length when you are
 asked for something long. Use your tools when you are asked to: send_postcard, delete_files, browser_time.
-When the outcome of a call is unknown, say so, and do not make it again by yourself."""
+When the outcome of a call is unknown, say so, and do not repeat the call unless you are asked to."""
 
 # The local model is too small for tools and for more than one sentence of instructions.
 LOCAL_PROMPT = "You are a helpful assistant. You answer at length."

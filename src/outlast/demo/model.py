@@ -31,7 +31,7 @@ from outlast.chat.model.beginnings import asks_to_continue
 from outlast.core import json
 from outlast.demo.script import Result, Said, answer
 
-UNKNOWN = "It is not known whether"
+UNKNOWN = "The outcome of this call is unknown"
 
 
 @dataclass

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from outlast.agent.battery import Battery
 
 GROUP = "outlast.batteries"
-OWN: Mapping[str, str] = {}  # name → "outlast.<name>.…:NAME"
+# name → "outlast.<name>.…:NAME"
+OWN: Mapping[str, str] = {"session": "outlast.session.battery:BATTERY"}
 
 
 class BatteryUnusable(OutlastError):
@@ -61,6 +62,11 @@ def load_battery(path: str) -> Battery:
     if not isinstance(found, Battery):
         raise BatteryUnusable(f"{path} must be a Battery, got {found!r}")
     return found
+
+
+def has_own(name: str) -> bool:
+    """Return whether this outlast has a battery of its own with this name."""
+    return name in OWN
 
 
 def installed() -> dict[str, Installed]:

@@ -155,6 +155,16 @@ def bodies(count: int) -> Query:
     )
 
 
+def places(count: int) -> Query:
+    """The numbers and turns of messages. Arguments: agent, ids."""
+    return _bulk(
+        f"SELECT id, number, turn FROM messages WHERE agent = ? AND id IN ({marks(count)})"
+    )
+
+
+LAST_TO_TALK = _bulk(
+    "SELECT agent, max(created_at) FROM messages GROUP BY agent ORDER BY 2 DESC, 1 LIMIT ?"
+)
 MESSAGES = _bulk(
     "SELECT id, parent, number, role, status, turn, size, created_at, body FROM messages"
     " WHERE agent = ? AND number < ? ORDER BY number DESC LIMIT ?"

@@ -144,6 +144,7 @@ class MessageView:
     size: int
     created_at: int
     text: str
+    summary: int | None = None  # the number of the newest one in which the model sees the message
 
 
 @dataclass(frozen=True, slots=True)

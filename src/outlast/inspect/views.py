@@ -20,6 +20,7 @@ from outlast.chat.stream.stream import chunks_of
 from outlast.core import json
 from outlast.host.address import Address
 from outlast.inspect import rows
+from outlast.inspect.summaries import summaries
 from outlast.inspect.timeline import (
     CallFacts,
     DecisionFacts,
@@ -465,9 +466,10 @@ async def messages(
 ) -> list[MessageView]:
     """Return the messages of all branches, newest first. `before` is a number."""
     found = await reader.fetch(rows.MESSAGES, address.text, before, limit)
+    known = await summaries(reader, address, {id: parent for id, parent, *_ in found})
     made: list[MessageView] = []
-    for *known, body in found:
-        values = (*known, short(_text(_read(body)), 500))
+    for *stored, body in found:
+        values = (*stored, short(_text(_read(body)), 500), known.get(stored[0]))
         made.append(MessageView(*values))
     return made
 

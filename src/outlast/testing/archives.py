@@ -62,11 +62,13 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def rows_of(url: str) -> dict[str, list[Any]]:
-    """All that a SQLite store holds, by table."""
+    """All that a SQLite store holds, by table; virtual tables as the tables behind them."""
     file = file_of(url)
     assert file is not None
     with closing(sqlite3.connect(file)) as db:
-        tables = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        tables = db.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL %'"
+        ).fetchall()
         return {name: sorted(db.execute(f"SELECT * FROM {name}"), key=repr) for (name,) in tables}
 
 
@@ -108,7 +110,8 @@ class PostgresArchive:
         self._connection = await asyncpg.connect(self._dsn)
         found = await self._connection.fetch(
             "SELECT table_name, string_agg(column_name, ', ' ORDER BY ordinal_position)"
-            " FROM information_schema.columns WHERE table_schema = $1 GROUP BY 1",
+            " FROM information_schema.columns WHERE table_schema = $1 AND is_generated = 'NEVER'"
+            " GROUP BY 1",
             self._schema,
         )
         self._tables = dict(map(tuple, found))

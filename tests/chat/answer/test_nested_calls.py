@@ -173,10 +173,10 @@ FAILURES: dict[str, tuple[str, type[Exception], str, list[str]]] = {
     "a secret": ("leak", CallFailed, "The tool failed. (error_", ["failed"]),
     "an approval": ("strict", ApprovalInside, "'strict' needs an approval", []),
     "an approval on the way": ("asks", ApprovalInside, "'asks' needs an approval", ["failed"]),
-    "a timeout": ("slow", OutcomeUnknown, "It is not known whether", ["unknown"]),
+    "a timeout": ("slow", OutcomeUnknown, "The outcome of this call is unknown", ["unknown"]),
     "no such tool": ("nothing", CallFailed, "There is no tool 'nothing'", []),
     "a tool of the client": ("locate", CallFailed, "'locate' runs elsewhere", []),
-    "arguments": ("pay", CallFailed, "The arguments do not fit", []),
+    "arguments": ("pay", CallFailed, "The arguments are invalid", []),
 }
 
 
@@ -257,7 +257,7 @@ async def test_what_a_model_is_not_offered_cannot_be_called_inside(store_url: st
 
     hook = {"before_turn": lambda *_: TurnConfig(active_tools=["program"])}
     _, part, _ = await run(store_url, body, **hook)
-    assert "There is no tool 'pay'. There are: program." in part["errorText"]
+    assert "There is no tool 'pay'. Available tools: program." in part["errorText"]
     assert done == []
 
 
@@ -316,7 +316,7 @@ async def test_numbers_are_used_once(store_url: str) -> None:
         calls = current_calls()
         await calls.inside(call, 1, "look", {})
         with pytest.raises(
-            ValueError, match="seq must be different for each call inside 'c1', got 1"
+            ValueError, match="seq must be different for each call inside 'c1', got 1 again"
         ):
             await calls.inside(call, 1, "look", {})
         return "ok"
@@ -328,7 +328,7 @@ async def test_numbers_are_used_once(store_url: str) -> None:
 @pytest.mark.parametrize("seq", [-1, "1", "1/2", None, 1.0])
 async def test_a_number_is_a_number(sqlite_url: str, seq: Any) -> None:
     async def body(self: Any, call: ToolCall) -> Any:
-        with pytest.raises(ValueError, match="seq must be a number from 0 on, got"):
+        with pytest.raises(ValueError, match="seq must be a non-negative int, got"):
             await current_calls().inside(call, seq, "look", {})
         return "ok"
 
@@ -361,7 +361,7 @@ async def test_calls_inside_one_another_are_not_endless(sqlite_url: str) -> None
         return await current_calls().inside(call, 0, "nested", {})
 
     _, part, _ = await run(sqlite_url, body, nested=tool(effect="read")(nested))
-    assert part["errorText"] == "Calls inside calls are too deep: more than 16."
+    assert part["errorText"] == "Calls are nested too deeply: at most 16 levels are allowed."
     assert len(done) == 16
 
 
@@ -406,7 +406,7 @@ async def test_arguments_that_are_no_json(sqlite_url: str) -> None:
     async def body(self: Any, call: ToolCall) -> Any:
         with pytest.raises(TypeError, match="arguments must be JSON, got dict: "):
             await current_calls().inside(call, 1, "pay", {"amount": object()})
-        with pytest.raises(CallFailed, match="they are not an object"):
+        with pytest.raises(CallFailed, match="must be a JSON object"):
             await current_calls().inside(call, 2, "pay", [1])
         return await current_calls().inside(call, 1, "pay", {"amount": 1})
 
@@ -415,7 +415,7 @@ async def test_arguments_that_are_no_json(sqlite_url: str) -> None:
 
 
 async def test_only_a_tool_that_runs_can_call_others(store_url: str) -> None:
-    with pytest.raises(RuntimeError, match="only the code of a tool"):
+    with pytest.raises(RuntimeError, match="must be called by a tool while it runs"):
         current_calls()
     late: list[Any] = []
 
@@ -756,7 +756,9 @@ def test_a_result_is_not_taken_for_that_of_another_call(
     lives.run(Host.until_settled)
     assert len(done) == 1
     if raises:
-        assert results[1].startswith('the call c1/1 was pay({"amount":5}) before the interruption')
+        assert results[1].startswith(
+            'call c1/1 must be pay({"amount":5}) as before the interruption'
+        )
     else:
         assert results == ["paid 5"] * 2
 

@@ -132,7 +132,7 @@ async def test_before_turn_returning_nonsense_is_an_error_of_the_turn(
     Talker = configured(model := answering("Hello"), lambda _: nonsense)
     turn = await one_turn(sqlite_url, Talker)
     assert turn.status == "error"
-    assert "before_turn returns a TurnConfig or None" in caplog.text
+    assert "before_turn must return a TurnConfig or None" in caplog.text
     assert model.requests == []
 
 
@@ -259,7 +259,7 @@ async def test_active_tools_that_do_not_exist_are_a_mistake(
     (reason,) = await reasons(host)
     await sqlite_world.stop()
     assert turn.status == "error"
-    assert "does not have: 'lok'. It has: act, look." in str(reason)
+    assert "must name tools of this turn (act, look), got 'lok'" in str(reason)
     assert model.requests == []
 
 
@@ -326,7 +326,7 @@ async def test_a_tool_that_is_not_active_cannot_be_called(sqlite_url: str) -> No
     Talker = configured(model, TurnConfig(active_tools=["look"]), get_tools=lambda _: [look, act])
     turn = await one_turn(sqlite_url, Talker)
     (part,) = [part for part in turn.message.parts if part["type"] == "tool-act"]
-    assert part["errorText"] == "There is no tool 'act'. There are: look."
+    assert part["errorText"] == "There is no tool 'act'. Available tools: look."
 
 
 async def test_the_prompt_is_the_default_the_class_s_or_the_turn_s(store_url: str) -> None:

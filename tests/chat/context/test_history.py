@@ -39,7 +39,7 @@ from outlast.chat.context.history import (
     to_model_messages,
     tool_return,
 )
-from outlast.chat.context.shorten import shortened, shortened_value
+from outlast.chat.context.shorten import older_of, shortened, shortened_value
 from outlast.chat.message.encoder import Encoder
 from outlast.chat.message.reducer import cleaned
 from outlast.chat.model.beginnings import BEGINNING, CONTINUE, with_continuation
@@ -511,8 +511,8 @@ def test_a_cache_converts_each_message_once_and_keeps_those_last_used() -> None:
 def test_a_cached_message_is_shortened_when_it_grows_old() -> None:
     cache = HistoryCache()
     long = user("x" * 20_000)
-    stored = [long, *(user(str(number)) for number in range(4))]
-    for count, length in ((4, 20_000), (5, 10_000)):
+    stored = [long, *(user(str(number)) for number in range(11))]
+    for count, length in ((11, 20_000), (12, 10_000)):
         first = to_model_messages(stored[:count], cache=cache, shorten=True).messages[0]
         assert len(first.parts[0].content) == length  # type: ignore[union-attr, arg-type]
 
@@ -525,9 +525,9 @@ def test_older_messages_are_shortened_for_the_model_only() -> None:
         {"type": "text", "text": "x" * 20_000},
         tool("output-available", output={"rows": ["y" * 300] * 10, "count": 10}),
     )
-    stored = [long, *[user(str(n)) for n in range(3)]]
+    stored = [long, *[user(str(n)) for n in range(10)]]
     assert shortened(stored) == stored
-    stored = [long, *[user(str(n)) for n in range(4)]]
+    stored = [long, *[user(str(n)) for n in range(11)]]
     before = copy.deepcopy(stored)
     text, called = shortened(stored)[0]["parts"]
     assert stored == before
@@ -537,6 +537,19 @@ def test_older_messages_are_shortened_for_the_model_only() -> None:
     assert called["output"]["count"] == 10
     assert len(json.dumps(called["output"])) < 600
     assert called["input"] == {"a": 1}
+
+
+def test_the_cut_moves_in_steps_so_that_caches_hit_in_between() -> None:
+    assert [older_of(count) for count in (0, 4, 11, 12, 19, 20, 27, 28)] == [
+        0,
+        0,
+        0,
+        8,
+        8,
+        16,
+        16,
+        24,
+    ]
 
 
 @given(JSON | st.text(min_size=100, max_size=300), st.integers(60, 200))

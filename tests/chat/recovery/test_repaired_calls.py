@@ -269,7 +269,9 @@ async def test_another_outcome_of_a_call_that_took_too_long_is_what_the_model_re
     assert await rows(host, "calls", "state") == [("unknown",)]
     await a.save_messages("u2")
     await world.stop()
-    assert "It is not known" not in str([each.messages for each in model.requests])
+    assert "The outcome of this call is unknown" not in str(
+        [each.messages for each in model.requests]
+    )
     assert len(seen) == 1
     check_requests(model)
 

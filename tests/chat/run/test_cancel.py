@@ -206,7 +206,7 @@ async def test_a_tool_that_does_not_let_itself_be_stopped_makes_no_further_reque
         assert call["output"] == "finished anyway"
     else:
         assert call["resultProviderMetadata"]["outlast"]["outcome"] == outcome
-        assert "not known" in call["errorText"]
+        assert "is unknown" in call["errorText"]
     assert len(Stubborn.model.requests) == 1  # type: ignore[union-attr]
 
 

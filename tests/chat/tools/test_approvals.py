@@ -202,7 +202,7 @@ async def test_what_was_approved_cannot_be_changed_before_it_runs(world: World) 
     await a.add_tool_approval("pay", True)
     await host.until_settled()
     assert (await states(a))["pay"] == "output-error"
-    assert "cannot be changed" in returned(model)["pay"]
+    assert "its input was changed after it had been approved" in returned(model)["pay"]
     assert [entry for entry in Clerk.log if entry[0] == "pay"] == []
 
 
@@ -365,6 +365,6 @@ async def test_an_approved_call_that_is_stopped_does_not_run_again(world: World)
     assert await continuations(host) == ["aborted"]
     assert (await states(a))["pay"] == "output-error"
     assert (await a.continue_last_turn()).status == "completed"
-    assert "not known" in returned(model)["pay"]
+    assert "is unknown" in returned(model)["pay"]
     assert [entry[0] for entry in Clerk.log if entry[0] in ("pay", "paid")] == ["pay"]
     check_requests(model)

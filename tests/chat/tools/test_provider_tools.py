@@ -288,7 +288,7 @@ async def test_arguments_that_do_not_fit_go_back_as_an_object_with_what_is_wrong
         async with talk.hosted() as (_, a):
             await a.save_messages("u2")
         ((_, text),) = results_of(dialect, talk.check(3))
-        assert "do not fit" in text
+        assert "arguments are invalid" in text
     assert ran == []
 
 

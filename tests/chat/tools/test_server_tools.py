@@ -213,11 +213,14 @@ BAD: dict[str, tuple[Step, str]] = {
     "asks again": (Step.calls("asks_again"), "Name a city, please."),
     "slow": (Step.calls("slow"), "took too long"),
     "an unknown tool": (Step.calls("unknown"), "There is no tool 'unknown'"),
-    "arguments missing": (Step.calls("needs", city="Rome"), "do not fit"),
-    "a wrong argument": (Step.calls("needs", city="Rome", days="many"), "do not fit"),
-    "too many arguments": (Step.calls("needs", city="Rome", days=1, hours=2), "do not fit"),
-    "broken JSON": (Step.call("needs", '{"city": "Ro'), "do not fit"),
-    "no object": (Step.call("needs", "[1]"), "do not fit"),
+    "arguments missing": (Step.calls("needs", city="Rome"), "arguments are invalid"),
+    "a wrong argument": (Step.calls("needs", city="Rome", days="many"), "arguments are invalid"),
+    "too many arguments": (
+        Step.calls("needs", city="Rome", days=1, hours=2),
+        "arguments are invalid",
+    ),
+    "broken JSON": (Step.call("needs", '{"city": "Ro'), "arguments are invalid"),
+    "no object": (Step.call("needs", "[1]"), "arguments are invalid"),
     "an object": (Step.calls("gives_an_object"), "cannot be stored"),
     "a set of them": (Step.calls("gives_a_set_of_them"), "cannot be stored"),
     "too deep": (Step.calls("too_deep"), "cannot be stored"),
@@ -411,7 +414,7 @@ async def test_what_is_no_tool_is_an_error_of_the_turn(sqlite_world: World, tool
     host = await sqlite_world.host(Talker)
     turn = await host.get(Talker, "a").save_messages("u1")
     assert turn.status == "error"
-    assert "a tool is a function" in (await reasons(host))[0]
+    assert "a tool must be a function" in (await reasons(host))[0]
 
 
 async def test_two_tools_of_one_name_are_an_error_that_names_them(sqlite_world: World) -> None:
@@ -428,7 +431,7 @@ async def test_two_tools_of_one_name_are_an_error_that_names_them(sqlite_world: 
 async def test_an_effect_that_does_not_exist_is_refused(sqlite_url: str, bad: Any) -> None:
     with pytest.raises(ValueError, match="read, idempotent, once"):
         tool(**bad)
-    with pytest.raises(TypeError, match="marks a function"):
+    with pytest.raises(TypeError, match="must mark a function"):
         tool()(5)
 
 

@@ -173,7 +173,7 @@ async def test_if_it_fails_the_stored_output_is_shown_and_the_error_is_logged(
     assert turn.status == "completed"
     await sqlite_world.stop()
     assert contents(Talker.model) == [STORED] * 2
-    told = [each for each in caplog.records if "to_model of the tool look" in each.getMessage()]
+    told = [each for each in caplog.records if "to_model of tool look" in each.getMessage()]
     assert [each.levelname for each in told] == ["ERROR"] * 2, "once for each call"
     assert all(each.exc_info for each in told)
 
@@ -199,13 +199,13 @@ async def test_older_results_are_cut_and_their_files_are_only_named(sqlite_world
     long = "x" * (2 * MAX_RESULT_CHARACTERS)
     Talker = looking(lambda _: [PICTURE, LINK, long], calls("look"), "Seen.")
     host = await sqlite_world.host(Talker)
-    for prompt in ("u1", "u2", "u3", "u4"):
-        await host.get(Talker, "a").save_messages(prompt)
+    for n in range(7):
+        await host.get(Talker, "a").save_messages(f"u{n}")
     await sqlite_world.stop()
-    for request in (1, 2, 3):
+    for request in (1, 2, 6):
         [[picture, link, cut]] = contents(Talker.model, request)
         assert (picture, link, len(cut)) == (PICTURE, LINK, MAX_RESULT_CHARACTERS)
-    [old] = contents(Talker.model, 4)
+    [old] = contents(Talker.model, 7)
     text = str(old)
     assert "(a file that was shown before: image/png, 3 bytes)" in text
     assert len(text) <= MAX_OUTPUT_CHARACTERS + 100
@@ -281,7 +281,7 @@ async def test_in_a_turn_that_goes_on(world: World, is_approved: bool) -> None:
 
 @pytest.mark.parametrize("wrong", [5, [], object()])
 def test_to_model_is_a_function_or_the_name_of_a_method(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="to_model is a function or the name of a method"):
+    with pytest.raises(TypeError, match="to_model must be a function or the name of a method"):
         tool(to_model=wrong)
 
 
@@ -437,7 +437,7 @@ async def test_what_no_provider_can_be_sent_is_not_shown(
     assert turn.status == "completed"
     await sqlite_world.stop()
     assert contents(Talker.model) == [STORED]
-    assert "to_model of the tool look raised" in caplog.text
+    assert "to_model of tool look raised" in caplog.text
 
 
 async def test_texts_beside_files_are_cut_wherever_they_stand(sqlite_world: World) -> None:
@@ -480,5 +480,7 @@ async def test_it_is_stopped_with_its_turn(world: World) -> None:
 
 @pytest.mark.parametrize("wrong", [5, None, []])
 def test_needs_approval_is_a_bool_or_a_function(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="needs_approval is a bool, a function or the name of a"):
+    with pytest.raises(
+        TypeError, match="needs_approval must be a bool, a function or the name of a"
+    ):
         tool(needs_approval=wrong)

@@ -9,6 +9,7 @@ import pytest
 from conversation import answering
 
 from outlast import Allow, Block, Substitute, Think, ToolError, tool
+from outlast.chat.answer.call import CHANGED
 from outlast.testing import Step
 from support import World
 
@@ -73,7 +74,7 @@ DECISIONS: dict[str, tuple[Any, Step, list[str], Any, str | None, float]] = {
     ),
     "block in a dict": ({"action": "block", "reason": "no"}, AT_L, [], "no", None, 0),
     "substitute in a dict": ({"action": "substitute", "output": [1]}, AT_L, [], [1], None, 0),
-    "allow what does not fit": (Allow({"at": 5}), AT_L, [], None, "do not fit", 0),
+    "allow what does not fit": (Allow({"at": 5}), AT_L, [], None, "arguments are invalid", 0),
     "block": (Block("no looking"), AT_L, [], "no looking", None, 0),
     "block without a reason": (Block(), AT_L, [], "This call was not allowed.", None, 0),
     "substitute": (Substitute({"cached": [1]}), AT_L, [], {"cached": [1]}, None, 0),
@@ -131,7 +132,7 @@ async def test_a_call_takes_as_long_as_its_tool_however_long_the_hooks_think(
         (None, "seen l", ["l"]),
         (Allow(), "seen l", ["l"]),
         (Allow({"at": "l"}), "seen l", ["l"]),
-        (Allow({"at": "r"}), "What was approved cannot be changed afterwards.", []),
+        (Allow({"at": "r"}), CHANGED, []),
         (Block("too late"), "too late", []),
     ],
 )

@@ -133,7 +133,7 @@ async def test_what_is_known_of_a_call_is_told_to_everybody(
     assert [event.outcome for event in finished] == [expected]
     if expected != "done":
         assert words in part["errorText"]
-        assert ("not known" in part["errorText"]) == (expected == "unknown")
+        assert ("is unknown" in part["errorText"]) == (expected == "unknown")
     await a.save_messages("u2")
     told = returns(model, -2)[0]  # in the step after it, or in the next turn
     assert told.outcome == ("success" if expected == "done" else "failed")
@@ -214,7 +214,7 @@ async def test_a_turn_that_is_stopped_from_inside_ends_as_one_that_was_stopped(
 def check_interrupted(message: Any, effect: str, words: str) -> None:
     (part,) = call_parts(message)
     assert outcome(part) == ("unknown" if effect == "once" else "failed")
-    assert ("not known" in part["errorText"]) == (effect == "once")
+    assert ("is unknown" in part["errorText"]) == (effect == "once")
     assert words in part["errorText"]
 
 

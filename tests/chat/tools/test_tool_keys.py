@@ -107,7 +107,7 @@ def test_a_second_call_with_the_key_of_a_first_one(
         output = {"runs": "paid again", "replayed": "paid"}.get(what)
         assert part.get("output") == output
         if what == "conflict":
-            assert "another input. Nothing was done" in part["errorText"]
+            assert "had a different input" in part["errorText"]
         assert len(await ledger(host)) == (2 if what == "runs" else 1)
 
     assert lives.run(once).died == (first == "dead")
@@ -359,7 +359,9 @@ async def test_a_call_whose_key_is_no_text_does_not_run(
     turn = await host.get(Payer, "a").save_messages("u1")
     (part,) = call_parts(turn.message)
     assert part["errorText"].startswith("The tool failed. (error_")
-    words = "no key" if isinstance(key, Exception) else "idempotency_key returns a text"
+    words = (
+        "no key" if isinstance(key, Exception) else "idempotency_key must return a non-empty str"
+    )
     assert words in caplog.text
     assert await ledger(host) == []
     await sqlite_world.stop()

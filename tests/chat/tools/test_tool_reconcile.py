@@ -171,12 +171,12 @@ ANSWERS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a value": (lambda: {"id": 7}, "done", ""),
     "an empty text": (lambda: "", "done", ""),
     "False": (lambda: False, "done", ""),
-    "an instance of NotDone": (NotDone, "failed", "has not happened"),
-    "NotDone itself": (lambda: NotDone, "failed", "has not happened"),
-    "nothing": (lambda: None, "unknown", "not known"),
-    "what cannot be stored": (object, "unknown", "not known"),
-    "an error": (refuse, "unknown", "not known"),
-    "nothing, ever": (hang, "unknown", "not known"),
+    "an instance of NotDone": (NotDone, "failed", "before it had any effect"),
+    "NotDone itself": (lambda: NotDone, "failed", "before it had any effect"),
+    "nothing": (lambda: None, "unknown", "outcome of this call is unknown"),
+    "what cannot be stored": (object, "unknown", "outcome of this call is unknown"),
+    "an error": (refuse, "unknown", "outcome of this call is unknown"),
+    "nothing, ever": (hang, "unknown", "outcome of this call is unknown"),
 }
 every_answer = pytest.mark.parametrize("what", ANSWERS)
 
@@ -286,7 +286,7 @@ async def test_a_tool_that_does_not_stop_is_left_behind_and_its_late_end_is_drop
     async with asyncio.timeout(1):
         ended = await turn
     assert (ended.status, outcomes(ended.message)) == ("aborted", ["unknown"])
-    assert "the tool stubborn does not stop; it is left behind" in caplog.text
+    assert "the tool stubborn did not stop when it was cancelled; it is left running" in caplog.text
     before = (await rows(host, "messages"), await rows(host, "streams"), await ledger(host))
     model.answers[:] = ["Next."]
     assert (await a.save_messages("u2")).message.text == "Next.", "others do not wait for it"

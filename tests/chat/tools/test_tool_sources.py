@@ -14,7 +14,8 @@ from pydantic_ai import Tool
 from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
 from tool_calls import call_parts, check_requests, ledger
 
-from outlast import Think, ToolCall, TurnConfig, tool
+from outlast import BareThink as Think
+from outlast import ToolCall, TurnConfig, tool
 from outlast.agent.battery import Battery
 from outlast.agent.events import BatteryFailed
 from outlast.agent.part import Parts
@@ -196,9 +197,9 @@ async def test_a_clash_is_logged_once_for_each_agent_and_pair(
     await host.get(Talker, "a").save_messages("u")
     await sqlite_world.stop()
     assert [record.getMessage() for record in caplog.records if "replaces" in record.message] == [
-        "Talker/a: the tool 'same' of the source 'skills' replaces the one of 'agent'",
-        "Talker/b: the tool 'same' of the source 'skills' replaces the one of 'agent'",
-        "Talker/a: the tool 'same' of the source 'client' replaces the one of 'skills'",
+        "Talker/a: tool 'same' of source 'skills' replaces that of source 'agent'",
+        "Talker/b: tool 'same' of source 'skills' replaces that of source 'agent'",
+        "Talker/a: tool 'same' of source 'client' replaces that of source 'skills'",
     ]
 
 

@@ -173,7 +173,7 @@ async def test_nonsense_is_an_error_that_says_what_a_tool_is(
     turn = await host.get(Agent, "a").save_messages("u1")
     assert turn.status == "error"
     (reason,) = await reasons(host)
-    assert "TypeError: a tool is a function, a pydantic_ai.Tool, a toolset" in reason
+    assert "TypeError: a tool must be a function, a pydantic_ai.Tool, a toolset" in reason
     Agent.get_tools = lambda _: None
     assert (await host.get(Agent, "a").save_messages("u2")).status == "completed"
     await sqlite_world.stop()

@@ -90,7 +90,7 @@ def position_of(messages: Sequence[ModelMessage]) -> Position:
             elif part.part_kind == "thinking":
                 at.has_thought = True
             elif part.part_kind == "tool-return" and (
-                part.outcome == "success" or "not known" in str(part.content)
+                part.outcome == "success" or "is unknown" in str(part.content)
             ):
                 at.settled.append(part.tool_name)
     return at

@@ -94,7 +94,9 @@ async def check(outcome: Outcome, kind: type[Clerk]) -> None:
     check_tree(rows)
     for request in model.requests:
         check_request(request.messages)
-        assert "It is not known whether" not in str(request.messages), "no model is shown that"
+        assert "The outcome of this call is unknown" not in str(request.messages), (
+            "no model is shown that"
+        )
     assert len(mails) <= 1
     query = Query.same("SELECT state FROM calls WHERE agent = ? AND name = 'mail'")
     states = [state for (state,) in await outcome.host.store.fetch(query, address)]

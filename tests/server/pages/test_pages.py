@@ -165,7 +165,7 @@ async def test_the_page_works_where_it_is_mounted(sqlite_url: str) -> None:
         assert (await http.get("/chat/")).text.startswith("<!doctype html>")
         assert (await http.get("/chat/_outlast/ui/app.js")).status_code == 200
         about = (await http.get("/chat/_outlast/page")).json()
-        assert about["agents"] == [{"kind": "Echo", "path": "echo"}]
+        assert about["agents"] == [{"kind": "Echo", "path": "echo", "hasSession": True}]
 
 
 async def test_what_is_for_everybody_tells_nothing_of_the_server(sqlite_url: str) -> None:

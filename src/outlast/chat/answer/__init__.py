@@ -1,9 +1,9 @@
 """One attempt at an answer: ask the model, run the tools that it calls, ask again.
 
-* `attempt`: an attempt and its retries: too long a conversation, tools that a provider refuses.
+* `attempt`: an attempt and its retries, for an overlong conversation or tools that the provider refuses.
 * `prepare`: model, prompt, tools and conversation of a turn; `sources`: where its tools come from;
-  `loop`: its steps.
-* `calls`: the calls of a step; `call`: one of them; `place`: in the message, or inside another call;
-  `nested`: the calls that a call makes; `outputs`: what the model is shown of results.
-* `usage`: what a turn may spend; `chunk_hook`: `on_chunk`.
+  `loop`: its steps; `continued_text`: the rest of an interrupted text.
+* `calls`: the calls of a step; `call`: one call; `place`: whether it is in the message or inside another
+  call; `nested`: the calls that a call makes; `offer`: the tools of a step; `outputs`: results for the model.
+* `usage`: the usage limits of a turn; `chunk_hook`: calls `on_chunk`.
 """

@@ -1,4 +1,4 @@
-"""Answering: a turn in the hands of the model, what is done when that fails, and what is said of it."""
+"""The attempts of a turn: asking the model, retrying, and reporting failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from outlast.agent.commit import Commit
 from outlast.agent.part import Parts
 from outlast.chat.answer.loop import answer
-from outlast.chat.context.compaction import FIXED_PART, Compactions
+from outlast.chat.answer.overflow import fixed_part_error, reported_excess, shorten
 from outlast.chat.inbox.inbox import Inbox
 from outlast.chat.inbox.sql import Outcome
 from outlast.chat.message.encoder import Encoder
@@ -38,15 +38,14 @@ logger = logging.getLogger("outlast.chat")
 
 
 class Attempts(ChatPart):
-    """Runs turns of one agent, one attempt at a time."""
+    """Answers the turns of one agent."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._inbox = parts[Inbox]
         self._state = parts[TurnState]
         self._pending = parts[PendingCalls]
-        self._compactions = parts[Compactions]
-        self.executors: dict[str, tuple[Sequence[Any], Executor]] = {}  # tools and all, by request
+        self.executors: dict[str, tuple[Sequence[Any], Executor]] = {}  # by request
 
     def settled(self, commit: Commit, settlement: Settlement) -> None:
         if self.executors:
@@ -56,7 +55,7 @@ class Attempts(ChatPart):
         self.executors.pop(id, None)
 
     async def answer(self, turn: Turn, path: Sequence[dict[str, Any]]) -> None:
-        """Ask the model; once more with less if that was too much, or without tools that it refuses."""
+        """Answer a turn. Retries with a compacted conversation, or without tools that are refused."""
         tools = self._client_tools(turn)
         wanted, compacted = self.parts.agent.context_overflow, 0
         while True:
@@ -80,24 +79,26 @@ class Attempts(ChatPart):
                     if left is None:
                         raise
                     tools = left
-                await self._begin_anew(turn)
+                await self._restart(turn)
 
     async def _shorten(
         self, turn: Turn, path: Sequence[dict[str, Any]], attempt: int, failure: Exception
     ) -> None:
-        """Compact the conversation; raises the failure if that is of no use."""
-        work = self._compactions.compact(path, "reactive", turn.request_id, attempt)
+        """Shorten the conversation. Raises the failure if that is of no use, with what is too long."""
+        work = shorten(self.parts, turn, turn.request_path or path, "reactive", attempt)
         if not await turn.unless_stopped(work):
-            if not self._compactions.can_shorten(path):
-                raise ModelFailed(FIXED_PART, kind="context_overflow") from failure
-            raise failure
+            excess = reported_excess(str(failure.__cause__ or failure))
+            text = fixed_part_error(turn.request_sizes, excess)
+            if text is None:
+                raise failure
+            raise ModelFailed(text, kind="context_overflow") from failure
 
     def _without_refused(
         self, turn: Turn, tools: Sequence[Any], failure: Exception
     ) -> Sequence[Any] | None:
-        """The client's tools without those that the provider may have refused; None: there are none.
+        """Return the client's tools without those that the provider may have refused, or None to give up.
 
-        First those that seem to be to blame are left out, then all: so there are two more tries at most.
+        The first retry omits the suspicious ones, the second one all: there are two retries at most.
         """
         if not turn.offered or turn.has_answer or not may_be_refused(failure):
             return None
@@ -111,7 +112,7 @@ class Attempts(ChatPart):
         out = names if turn.left_out else blamed(text, turn.offered, names, proven)
         turn.left_out |= frozenset(out)
         logger.warning(
-            "%s: the model refused a request with tools of the client; turn %s continues without %s: %s",
+            "%s: the model refused the client's tools; turn %s continues without %s: %s",
             self.address,
             turn.request_id,
             ", ".join(sorted(turn.left_out)),
@@ -120,7 +121,7 @@ class Attempts(ChatPart):
         return [each for name, each in by_name.items() if name not in out]
 
     async def _classified(self, turn: Turn, failure: Exception) -> ChatErrorClassification | None:
-        """Ask `classify_chat_error`, once for each error. Only an overflow is acted on, and passed on."""
+        """Call `classify_chat_error`, once per error, and return its result if it is an overflow."""
         if turn.abort.is_set or self.activation.ended is not None:
             return None
         hook = self.parts.agent.classify_chat_error
@@ -136,8 +137,8 @@ class Attempts(ChatPart):
             return None
         return "context_overflow" if kind == "context_overflow" else None
 
-    async def _begin_anew(self, turn: Turn) -> None:
-        """What was said is thrown away, unless a tool has done something: then it goes on from there."""
+    async def _restart(self, turn: Turn) -> None:
+        """Discard the partial answer, or continue it if it contains results of tools."""
         await turn.stream.stored()
         partial = folded(turn.stream.chunks, turn.begun)
         for chunk in partial.seam() if partial.has_settled_work else partial.discarded():
@@ -159,7 +160,7 @@ class Attempts(ChatPart):
         return "aborted", turn.abort.reason
 
     async def failed(self, turn: Turn, failure: Exception) -> Failure | None:
-        """Report an error, once the chunks of the partial answer are durable. None: the turn was stopped."""
+        """Report an error, once the partial answer is durable. Returns None if the turn was stopped."""
         for chunk in turn.loose_ends():
             turn.emit(chunk)
         await turn.stream.stored()
@@ -179,19 +180,19 @@ class Attempts(ChatPart):
         return found
 
     async def breaks_off(self, turn: Turn, failure: Exception) -> bool:
-        """Whether a failure is the model's, in the middle of its answer: the turn is taken up then."""
+        """Return whether the model failed in the middle of its answer, so that recovery resumes the turn."""
         config = recovery_of(self.parts.agent.chat_recovery)
         is_stalled = isinstance(failure, ModelStalled)
         if config is None or not is_passing(failure) or turn.abort.is_set:
             return False
         if not is_stalled and is_empty(turn.builder.message()):
-            return False  # it was tried again already, as often as it may be
+            return False  # it was already retried as often as allowed
         await turn.stream.stored()
         emit = self.activation.events.emit
         if is_stalled:
             patience = int(seconds(turn.patience or 0) * 1000)
             emit(events.StreamStalled, self.address, turn.request_id, timeout_ms=patience)
-        logger.warning("%s: the turn %s is interrupted: %s", self.address, turn.request_id, failure)
+        logger.warning("%s: turn %s was interrupted: %s", self.address, turn.request_id, failure)
         emit(events.TurnInterrupted, self.address, turn.request_id, str(failure))
         self._state.broken_off[turn.request_id] = ("stalled", self._inbox.last_seq)
         turn.stream.interrupt()

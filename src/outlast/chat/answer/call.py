@@ -1,7 +1,8 @@
 """One call of a tool, from its arguments to its outcome.
 
-Whatever goes wrong becomes a result that the model can read; nothing here ends a turn. A call of a "once"
-tool that has begun and did not return is never said to have failed: its outcome is unknown.
+Every error becomes a result that the model can read, and does not end the turn. The exception is an invalid
+decision of `before_tool_call`. A call of a "once" tool that began and did not return is never reported as
+failed: its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ logger = logging.getLogger("outlast.chat")
 
 STOPPED = "The turn was stopped before this call began."
 WAITS_AGAIN = "This call was approved but did not run: it would have to wait a second time."
-CLIENT_GONE = "This call was not made: the client that runs the tool is gone."
+CHANGED = "This call did not run: its input was changed after it had been approved."
+CLIENT_GONE = "This call was not made: the client that runs the tool is no longer connected."
 FAILED = "The tool failed."
 
 
@@ -68,12 +70,12 @@ class Call:
         self._place = place
         self._spec = ToolSpec()
         self._key: str | None = None
-        self._has_begun = False  # and has no outcome in the ledger yet
+        self._has_begun = False  # the ledger has a row without an outcome
         self._work: asyncio.Task[Any] | None = None  # the tool itself
-        self._is_cut = False  # nobody waits for it any more
+        self._is_cut = False  # its result is no longer awaited
         self._made = ToolCall(called.id, called.name, as_object(called.arguments), "", "")
-        self._content: Any = None  # what else the model is told of the result
-        self._took = 0  # milliseconds that the tool itself has run
+        self._content: Any = None  # more content for the model, of a `ToolReturn`
+        self._took = 0  # the running time of the tool, in milliseconds
         self._origin = origin_of(
             self._activation.address.text, turn.request_id, turn.message_id, called.id
         )
@@ -82,39 +84,39 @@ class Call:
     def effect(self) -> str:
         return self._spec.effect
 
-    async def end(self) -> CallEnd:
-        """What comes of it."""
+    async def run(self) -> CallEnd:
+        """Make the call, and return its end."""
         try:
-            end = await self._judged()
+            end = await self._check_and_run()
         except TurnAborted:
             end = CallEnd("failed", error=STOPPED)
         except InvalidDecision:
             raise
-        except Exception as error:  # of a hook, or of something that it was told
+        except Exception as error:  # of a hook, or of a value that it returned
             end = self._failed(error)
         return end if end.input is not None else replace(end, input=self._made.input)
 
     def _failed(self, error: Exception) -> CallEnd:
-        """The end of a call that has raised: only an error that is meant to be read is shown as it is."""
+        """Return the end of a call that raised. Only the message of a `PublicError` is shown."""
         if isinstance(error, PublicError):
             return CallEnd("failed", error=str(error) or FAILED, raised=error)
         id, name = self._activation.ids.new("error"), self._called.name
-        logger.error("%s: the tool %s failed (%s)", self._turn.agent, name, id, exc_info=error)
+        logger.error("%s: tool %s failed (%s)", self._turn.agent, name, id, exc_info=error)
         return CallEnd("failed", error=f"{FAILED} ({id})", raised=error)
 
     def abandon(self) -> CallEnd:
-        """Stop a call that nobody waits for any more, and return its end."""
+        """Stop a nested call because the call around it has ended, and return its end."""
         self._is_cut = True
         if self._work is None:
             return CallEnd("failed", error=STOPPED)
         if self._work.done():
             return self._outcome(self._work)
         self._work.cancel()
-        why = f"nobody waited any more for the tool {self._called.name!r}, which was running"
+        why = f"the call around it ended while the tool {self._called.name!r} was running"
         return not_known(self._spec.effect, why)
 
     def ending(self, end: CallEnd) -> list[Operation]:
-        """What the ledger is told with the outcome; once."""
+        """Return the operations that record the outcome in the ledger; none if that was done before."""
         if not self._has_begun:
             return []
         assert end.state != "open"
@@ -127,12 +129,12 @@ class Call:
             self._keyed.ended(self._key, end)
             if end.state == "failed":
                 operations.append(ledger.release(self._key))
-        if self._origin.has_noted or self._called.approved:  # then an earlier run may have noted
+        if self._origin.has_noted or self._called.approved:  # an earlier run may have noted
             operations.append(forget(self._origin.agent, self._origin.scope))
         return operations
 
     async def notify(self, end: CallEnd) -> None:
-        """Call `after_tool_call`. What it raises is logged."""
+        """Call `after_tool_call`. Its exceptions are logged."""
         hook = self._agent.after_tool_call
         if not is_overridden(hook):
             return
@@ -160,18 +162,19 @@ class Call:
 
     # --- before it runs --------------------------------------------------------------------------
 
-    async def _judged(self) -> CallEnd:
+    async def _check_and_run(self) -> CallEnd:
         call, offer = self._called, self._offer
         found = offer.found.get(call.name)
         if found is None:
             known = ", ".join(sorted(offer.found)) or "none"
-            return CallEnd("failed", error=f"There is no tool {call.name!r}. There are: {known}.")
+            text = f"There is no tool {call.name!r}. Available tools: {known}."
+            return CallEnd("failed", error=text)
         if call.is_for_client and not found.is_external:
             return CallEnd("failed", error=CLIENT_GONE)
         self._spec = found.spec
         executor = self._turn.executor if found.is_external else None
         if found.is_external and executor is None:
-            return self._left_to_client()
+            return self._wait_for_client()
         given, arguments, problem = checked(found.tool, call.arguments)
         self._made = ToolCall(
             call.id,
@@ -195,19 +198,19 @@ class Call:
             return returned(decision.output, call.name, "read")
         if isinstance(decision, Allow) and decision.input is not None:
             if call.approved and dict(decision.input) != given:
-                return CallEnd("failed", error="What was approved cannot be changed afterwards.")
+                return CallEnd("failed", error=CHANGED)
             given, arguments, problem = checked(found.tool, dict(decision.input))
             self._made = replace(self._made, input=given)
             if problem is not None:
                 return CallEnd("failed", error=problem)
-        return await self._begun_or_replayed(found, arguments, executor)
+        return await self._run_or_replay(found, arguments, executor)
 
-    def _left_to_client(self) -> CallEnd:
+    def _wait_for_client(self) -> CallEnd:
         id = self._called.id
         if not self._called.approved and self._spec.needs_approval is True:
             return self._place.ask_for_approval(id, for_client=True)
         part = self._turn.builder.call(id) or {}
-        if part.get("state") == "approval-responded":  # it was to run here when it was approved
+        if part.get("state") == "approval-responded":  # it was approved as a tool of the server
             return CallEnd("failed", error=WAITS_AGAIN)
         return self._place.wait_for_client(id)
 
@@ -235,13 +238,13 @@ class Call:
         )
         return decided(await self._turn.unless_stopped(call_hook(hook, context)))
 
-    async def _begun_or_replayed(self, found: Found, arguments: Any, executor: Any) -> CallEnd:
+    async def _run_or_replay(self, found: Found, arguments: Any, executor: Any) -> CallEnd:
         turn, spec = self._turn, self._spec
         input = json.encode(dict(self._made.input), "input")
         if spec.idempotency_key is not None:
-            known = await self._known(spec, input)
-            if known is not None:
-                return known
+            replayed = await self._replay(spec, input)
+            if replayed is not None:
+                return replayed
         operation = self._ledger.begin(
             turn.request_id, self._called.id, self._called.name, spec.effect, self._key, input
         )
@@ -249,17 +252,17 @@ class Call:
         releases = [] if self._key is None else [self._ledger.release(self._key)]
         turn.stream.attach(*releases, *self._place.riding, operation)
         await turn.stream.stored()
-        if turn.abort.is_set or self._is_cut:  # it has not run, and that is certain
+        if turn.abort.is_set or self._is_cut:  # it certainly did not run
             return CallEnd("failed", error=STOPPED)
-        return await self._run(found, arguments, executor)
+        return await self._run_tool(found, arguments, executor)
 
-    async def _known(self, spec: ToolSpec, input: str) -> CallEnd | None:
-        """What came of the call that had this call's key; None: there is none, and the key is taken."""
+    async def _replay(self, spec: ToolSpec, input: str) -> CallEnd | None:
+        """Return the end of an earlier call with the same key. If there is none, take the key."""
         assert spec.idempotency_key is not None
         asking = ask(self._agent, spec, spec.idempotency_key, self._made)
         named = await self._turn.unless_stopped(asking)
         if not isinstance(named, str) or not named:
-            raise TypeError(f"idempotency_key returns a text, not {named!r}")
+            raise TypeError(f"idempotency_key must return a non-empty str, got {named!r}")
         key = f"{self._called.name}:{named}"
         self._made = replace(self._made, idempotency_key=key)
         stored = self._turn.stream.stored
@@ -270,7 +273,7 @@ class Call:
 
     # --- the tool itself -------------------------------------------------------------------------
 
-    async def _run(self, found: Found, arguments: Any, executor: Any) -> CallEnd:
+    async def _run_tool(self, found: Found, arguments: Any, executor: Any) -> CallEnd:
         activation, turn, call = self._activation, self._turn, self._called
         tool = self._executed(found, arguments, executor)
         work = self._work = activation.spawn(tool, f"tool {call.name}", copy_context())
@@ -340,9 +343,9 @@ class Call:
         if error is None:
             return replace(returned(work.result(), name, effect), content=self._content)
         if isinstance(error, ApprovalRequired | CallDeferred):
-            if self._called.approved:  # nobody could answer it a second time
+            if self._called.approved:  # a call can wait only once
                 return CallEnd("failed", error=WAITS_AGAIN)
-            return self._taken_back(is_approval=isinstance(error, ApprovalRequired))
+            return self._suspend(is_approval=isinstance(error, ApprovalRequired))
         if isinstance(error, ModelRetry) and _is_timeout_of_toolset(error):
             return not_known(effect, f"the tool {name!r} took too long and was stopped")
         if isinstance(error, ModelRetry | ToolFailed):
@@ -351,8 +354,8 @@ class Call:
             raise error
         return self._failed(error)
 
-    def _taken_back(self, *, is_approval: bool) -> CallEnd:
-        """The tool wants to wait: it has not begun after all, if it can wait here."""
+    def _suspend(self, *, is_approval: bool) -> CallEnd:
+        """Let a call wait because its tool asks for that. The ledger no longer counts it as begun."""
         id, place = self._called.id, self._place
         end = (
             place.ask_for_approval(id, for_client=False)
@@ -363,10 +366,10 @@ class Call:
             return end
         self._has_begun = False
         ended = [self._ledger.end(self._turn.request_id, self._called.id, "failed")]
-        if self._key is not None:  # it is free for the call that follows the answer
+        if self._key is not None:  # the call takes the key again once it was answered
             self._keyed.ended(self._key, CallEnd("failed"))
             ended.append(self._ledger.release(self._key))
-        self._turn.stream.attach(*ended)  # what it has admitted is remembered until then
+        self._turn.stream.attach(*ended)  # its admissions stay noted until then
         return end
 
     async def _cut_short(self, cut: Cut) -> CallEnd:
@@ -384,6 +387,6 @@ class Call:
 
 
 def _is_timeout_of_toolset(error: ModelRetry) -> bool:
-    """A toolset with a `timeout` says so in these words; the tool may have done its work."""
+    """Return whether a toolset reports a timeout, after which the tool may have done its work."""
     is_late = isinstance(error.__context__, TimeoutError)
     return is_late and error.message.startswith("Timed out after ")

@@ -1,4 +1,4 @@
-"""The calls of a turn: run side by side, written into the ledger, shown in the message."""
+"""The calls of a turn: run concurrently, recorded in the ledger, shown in the message."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from pydantic_ai import RunContext
     from pydantic_ai.tools import ToolDefinition
 
-ALWAYS_FITS = 512 * 1024  # characters of a result
-HAS_ACTED = "This call cannot wait any more: it has called other tools."
-MOST_DETAIL = 2000  # characters that are stored of an error that nobody outside is shown
+ALWAYS_FITS = 512 * 1024  # characters of a result that need no size check
+HAS_ACTED = "This call can no longer wait: it has already called other tools."
+MOST_DETAIL = 2000  # stored characters of an error that clients do not see
 
 
 _current: ContextVar[Calls | None] = ContextVar("outlast_calls", default=None)
 
 
 def current_calls() -> Calls:
-    """Return the calls of the turn whose tool is running."""
+    """Return the calls of the turn that runs the current tool."""
     calls = _current.get()
     if calls is None:
-        raise RuntimeError("only the code of a tool, while it runs, can call another tool")
+        raise RuntimeError("current_calls() must be called by a tool while it runs")
     return calls
 
 
 class InMessage:
-    """The place of a call that the model made: a part of the message."""
+    """The place of a call by the model: a part of the message."""
 
     is_inside = False
     riding: Sequence[Operation] = ()
@@ -61,7 +61,7 @@ class InMessage:
         return returned(reason, self._called.name, "read")
 
     def ask_for_approval(self, id: str, *, for_client: bool) -> CallEnd:
-        if self._nested.has_made_calls(id):  # it would make them a second time
+        if self._nested.has_made_calls(id):  # it would repeat them after the approval
             return CallEnd("failed", error=HAS_ACTED)
         chunk = self._encoder.tool_approval_request(id, f"approval-{id}", for_client=for_client)
         self._turn.emit(chunk)
@@ -86,14 +86,12 @@ class Calls:
         self._repair = parts[PartRepair]
         self._nested = NestedCalls(parts, turn, offer)
         self.offer = offer
-        self.replaced: dict[
-            str, Part
-        ] = {}  # unknown calls, and the parts that the agent made of them
+        self.replaced: dict[str, Part] = {}  # repaired parts of calls with an unknown outcome
 
     async def offered(
         self, active: Sequence[str] | None, context: RunContext[Any] | None = None
     ) -> list[ToolDefinition]:
-        """What the model is offered in the next step; `active`: only these."""
+        """Return the definitions that the model is offered in the next step; only `active` ones, if given."""
         definitions = await self.offer.update(active, context)
         if self._turn.executor is None:
             self._turn.client_tools = frozenset(
@@ -102,13 +100,13 @@ class Calls:
         return definitions
 
     async def run(self, calls: Sequence[Called]) -> list[CallEnd]:
-        """Side by side, to the end of each; every outcome is told as it comes."""
+        """Run calls concurrently, and return their ends. Each outcome is emitted as soon as it is known."""
         _current.set(self)
         if len(calls) == 1:
             return [await self._one(calls[0])]
         work = (self._one(call) for call in calls)
         ends = await asyncio.gather(*work, return_exceptions=True)
-        # Only after all of them: the others have effects, and outcomes that are to be stored.
+        # Raise only after all have ended: the others have effects, and outcomes to store.
         for end in ends:
             if isinstance(end, BaseException):
                 raise end
@@ -119,7 +117,7 @@ class Calls:
         call = Call(self._parts, self._turn, self.offer, called, place)
         self._nested.begin(called)
         try:
-            end = await call.end()
+            end = await call.run()
         finally:
             self._nested.end(called)
         await self._nested.close_left(called)
@@ -127,7 +125,7 @@ class Calls:
             self._turn.open_calls.add(called.id)
             return end
         end = self._fitting(called, call.effect, end)
-        mark = await self._asked(called, end)
+        mark = await self._apply_repair(called, end)
         self._turn.emit(self._outcome(called, end, mark), *call.ending(end))
         await call.notify(end)
         return end
@@ -142,14 +140,14 @@ class Calls:
         *,
         tools: ToolSource | None = None,
     ) -> Any:
-        """Call a tool from inside a call that runs, and return its output as JSON has it.
+        """Call a tool from inside a running call, and return its output as a JSON value.
 
-        `seq` numbers the calls that `parent` makes: a call that runs again makes the same ones under the same
-        numbers, and those that were made are not made again (see `outlast.chat.answer.nested`). `riding` is
-        written in the commit of the intent. Without `tools`, it is one of those that the model was offered.
+        `seq` numbers the calls of `parent`. A call that runs again must make the same calls with the same
+        numbers; calls that have an outcome are not repeated (see `outlast.chat.answer.nested`). `riding` is
+        written in the commit of the intent. Without `tools`, the tool is one that the model was offered.
 
-        Raises `CallFailed` (with `ApprovalInside` for a tool that needs an approval), `OutcomeUnknown`, and
-        `CallChanged` if another call had this number.
+        Raises `CallFailed` (`ApprovalInside` for a tool that needs an approval), `OutcomeUnknown`, and
+        `CallChanged` if a different call had this number.
 
         ```python
         from outlast import Host, Think, ToolCall, tool
@@ -180,7 +178,7 @@ class Calls:
         return await self._nested.run(called, riding, tools)
 
     def _fitting(self, called: Called, effect: str, end: CallEnd) -> CallEnd:
-        """The same, unless the result is too large for its message to be stored."""
+        """Return the end, or a failure if the result is too large to be stored in its message."""
         if end.state != "done":
             return end
         text = end.as_json()
@@ -190,11 +188,11 @@ class Calls:
         size, room = len(text.encode()), self._turn.room_in(options)
         if size <= room:
             return end
-        why = f"it has {size:,} bytes, and there is room for {max(0, room):,} in this message"
+        why = f"it has {size:,} bytes, and this message has room for {max(0, room):,}"
         return replace(not_stored(called.name, effect, why), input=end.input)
 
-    async def _asked(self, called: Called, end: CallEnd) -> str | None:
-        """Ask the agent about a call whose outcome nobody knows. Returns the mark of one that stays so."""
+    async def _apply_repair(self, called: Called, end: CallEnd) -> str | None:
+        """Apply the repair hook to a call with an unknown outcome. Returns the mark of an unrepaired one."""
         part = self._turn.builder.call(called.id)
         is_wanted = self._repair.is_wanted and not self._turn.abort.is_set
         if end.state != "unknown" or part is None or not is_wanted:
@@ -202,7 +200,7 @@ class Calls:
         closed = advanced(part, json.decode(self._outcome(called, end, None)))
         try:
             made = await self._turn.unless_stopped(self._repair.made_of(closed or part))
-        except TurnAborted:  # it is asked when the next turn begins
+        except TurnAborted:  # the hook is called when the next turn begins
             return None
         if made is None:
             return "asked"
@@ -210,7 +208,7 @@ class Calls:
         return None
 
     def _outcome(self, called: Called, end: CallEnd, mark: str | None) -> str:
-        """The chunk that shows an outcome."""
+        """Return the chunk that shows an outcome."""
         if end.state == "done":
             return self._encoder.tool_output_text(called.id, end.as_json())
         outcome: Literal["failed", "unknown"] = "failed" if end.state == "failed" else "unknown"

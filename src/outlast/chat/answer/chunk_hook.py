@@ -1,4 +1,4 @@
-"""`on_chunk`: a reader of the stream like any other. It never holds up a turn, and lags if it is slow."""
+"""Calls `on_chunk` as a reader of the stream. A slow hook lags behind; it does not delay the turn."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from outlast.host.life.activation import Activation
 
 logger = logging.getLogger("outlast.chat")
 
-PATIENCE = 0.25  # seconds that a turn waits for a hook that is behind
+PATIENCE = 0.25  # seconds that a turn waits for a hook that lags behind
 
 
-class Told(Protocol):
+class HasChunkHook(Protocol):
     def on_chunk(self, context: ChunkContext) -> Any: ...
 
 
 class ChunkHook:
-    """Tells an agent of each chunk of its turn, once that is durable."""
+    """Calls the hook with each durable chunk of one turn."""
 
-    def __init__(self, agent: Told, turn: Turn, activation: Activation) -> None:
+    def __init__(self, agent: HasChunkHook, turn: Turn, activation: Activation) -> None:
         self._hook = agent.on_chunk
         self._turn = turn
-        self._told = 0
+        self._passed = 0  # the number of chunks that the hook has processed
         self._moved: asyncio.Future[None] | None = None
         activation.spawn(self._follow(), "on_chunk", copy_context())
 
@@ -42,15 +42,15 @@ class ChunkHook:
                 )
             except Exception:
                 logger.exception("%s: on_chunk raised", self._turn.agent)
-            self._told = seq + (not isinstance(chunk, Transient))
+            self._passed = seq + (not isinstance(chunk, Transient))
             if self._moved is not None and not self._moved.done():
                 self._moved.set_result(None)
 
     async def caught_up(self) -> None:
-        """Wait for the hook to be told of what is durable by now; not for long."""
+        """Wait briefly until the hook has processed the chunks that are durable by now."""
         end = len(self._turn.stream.chunks)
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
-                while self._told < end:
+                while self._passed < end:
                     self._moved = asyncio.get_running_loop().create_future()
                     await self._moved

@@ -1,8 +1,8 @@
-"""Continuing the text in whose middle a turn was interrupted: the request for the rest, and the seam.
+"""Continuing a text in whose middle a turn was interrupted: the request for the rest, and the seam.
 
-The rest is asked for in the best way that the model supports (`outlast.chat.model.continuation`), and joined
-to the stored text without what the reader has seen already (`outlast.chat.seam`). Once the first new words
-are shown, events reach the encoder as they come.
+The request uses the best way that the model supports (`outlast.chat.model.continuation`). The seam joins the
+rest to the stored text without repetition (`outlast.chat.seam`). Once the first new words are shown, events
+reach the encoder directly.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TEXTS = ("text", "reasoning")
 
 @dataclass(frozen=True, slots=True)
 class RestRequest:
-    """How the model is asked for the rest of its text."""
+    """The request for the rest of a text."""
 
     model: Model
     messages: Sequence[ModelMessage]
@@ -61,7 +61,7 @@ class RestRequest:
 
 
 def splice_settings(wanted: Continuation, can_replace: bool) -> SpliceSettings:
-    """Return how the rest is joined to the text, as the user has set it up."""
+    """Return the settings of the splicer, as configured by the user."""
     return SpliceSettings(
         max_characters=wanted.max_characters,
         max_ms=seconds(wanted.max_delay) * 1000,
@@ -71,7 +71,7 @@ def splice_settings(wanted: Continuation, can_replace: bool) -> SpliceSettings:
 
 
 class ContinuedText:
-    """The text in whose middle a step was interrupted, and what the model adds to it."""
+    """The text in whose middle a step was interrupted, and the rest from the model."""
 
     def __init__(
         self,
@@ -95,17 +95,17 @@ class ContinuedText:
         self._seam: Splicer | PrefillSeam | None = None
         self._show: Show | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._unseen: dict[int, list[Any]] = {}  # the events of parts that are not shown
+        self._unseen: dict[int, list[Any]] = {}  # events of parts that are not shown
         self._index: int | None = None  # of the text in the response
         self._part: Any = None
-        self._taken = 0  # characters of it that the seam was given
-        self._shown: str | None = None  # what was shown of these
+        self._taken = 0  # characters of the text passed to the seam
+        self._shown: str | None = None  # the shown part of them
 
     @staticmethod
     def of(
         turn: Turn, encoder: Encoder, partial: Partial, wanted: Continuation, refusals: Refusals
     ) -> ContinuedText | None:
-        """Return the text that has to be continued; None: the step was not interrupted in or after a text."""
+        """Return the text to continue, or None if the step was not interrupted in or after a text."""
         text = ContinuedText(turn, encoder, partial, wanted, refusals)
         return text if text._stored else None
 
@@ -114,9 +114,9 @@ class ContinuedText:
     def request(
         self, model: Model, messages: Sequence[ModelMessage], settings: ModelSettings
     ) -> RestRequest:
-        """Return the request for the rest, in the best way that is left."""
+        """Return the request for the rest, in the best remaining way."""
         text = last_text(messages)
-        if text is None:  # a hook asks something else
+        if text is None:  # a hook replaced the messages
             self._seam = None
             return RestRequest(model, messages, settings)
         if self._ways is None:
@@ -140,12 +140,12 @@ class ContinuedText:
         return Splicer(self._stored, splice_settings(self._wanted, self._can_replace))
 
     def gives_way(self, failure: Exception) -> bool:
-        """Return whether the provider has refused this way, so that the next one is to be tried."""
+        """Return whether the provider refused this way, so that the next one is tried."""
         if self._way != "prefill" or self._shown is not None or not is_prefill_refused(failure):
             return False
         assert self._ways is not None
         assert self._identity is not None
-        logger.warning("%s: %s; the model is asked to continue", self._turn.agent, failure)
+        logger.warning("%s: %s; asking the model to continue", self._turn.agent, failure)
         self._refusals.add(self._identity, failure)
         self._ways = self._ways.without("prefill", self._refusals.why(self._identity))
         return True
@@ -153,7 +153,7 @@ class ContinuedText:
     # --- the seam --------------------------------------------------------------------------------
 
     async def join(self, events: AsyncIterator[Any], show: Show) -> None:
-        """Read events until the first new words are shown, or there are no more."""
+        """Read events until the first new words are shown, or the stream ends."""
         if self._seam is None:
             return
         self._show = show
@@ -168,16 +168,16 @@ class ContinuedText:
             self._disarm()
 
     def _take(self, event: Any) -> bool:
-        """Return whether the texts are joined: what follows is shown as it comes."""
+        """Take an event. Returns whether the texts are joined, so that later events are shown directly."""
         assert self._show is not None
         kind = event.event_kind
         if kind == "part_start" and event.part.part_kind == "text":
-            if self._index is not None:  # nothing of the text before was new
+            if self._index is not None:  # the text before it had nothing new
                 self._unseen[self._index] = []
             self._index, self._part, self._taken = event.index, event.part, 0
             return self._feed(event.part.content)
         if kind == "part_start" and event.part.part_kind == "thinking" and event.part.id is None:
-            self._unseen[event.index] = [event]  # the text would end if it was shown before it
+            self._unseen[event.index] = [event]  # showing it would end the open text
         elif kind in ("part_delta", "part_end") and event.index in self._unseen:
             self._unseen[event.index].append(event)
         elif kind == "part_delta" and event.index == self._index:
@@ -213,7 +213,7 @@ class ContinuedText:
         self._say(self._seam.tick(self._now()))
 
     def _say(self, text: str) -> None:
-        """Show what may be shown. The first words continue the text, or replace it."""
+        """Show text that the seam released. The first words continue the stored text, or replace it."""
         assert self._seam is not None
         assert self._show is not None
         verdict = self._seam.verdict
@@ -254,7 +254,7 @@ class ContinuedText:
         return asyncio.get_running_loop().time() * 1000
 
     def _arm(self) -> None:
-        """See that held text is decided about in time, also if the model pauses."""
+        """Set a timer, so that the seam decides in time even if the model pauses."""
         self._disarm()
         due = None if self._seam is None else self._seam.due
         if due is not None:
@@ -270,7 +270,7 @@ class ContinuedText:
     def joined(
         self, messages: list[ModelMessage], response: ModelResponse
     ) -> tuple[list[ModelMessage], ModelResponse]:
-        """Return the conversation with the whole answer of this step, and the rest as it was shown."""
+        """Return the conversation with the whole answer of this step, and the rest as shown."""
         if self._seam is None:
             return [*messages, response], response
         shown: list[Any] = []

@@ -1,4 +1,4 @@
-"""The loop: ask the model, run the tools it calls, ask again. On Pydantic AI's model interface."""
+"""The loop: ask the model, run the tools that it calls, ask again. Uses Pydantic AI's model interface."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.agent.part import Parts
 from outlast.chat.answer.continued_text import ContinuedText, RestRequest
+from outlast.chat.answer.conversation import Conversation
 from outlast.chat.answer.place import Called
-from outlast.chat.answer.prepare import Prepared, check_active, prepared, resumed
+from outlast.chat.answer.prepare import Prepared, check_active, prepared
 from outlast.chat.answer.steps import count_steps, due_calls, earlier_steps, left_calls
 from outlast.chat.answer.usage import Spending
-from outlast.chat.context.compaction import Compactions
 from outlast.chat.context.history import tool_return
-from outlast.chat.context.view import ModelView
 from outlast.chat.message.partial import RESET_STEP, Partial
 from outlast.chat.message.tool_part import Part, is_settled
 from outlast.chat.model.background import fetchable, is_stored, note_of
@@ -42,7 +41,7 @@ from outlast.chat.types.model_ask import ModelAsk
 from outlast.core.hooks import call_hook, is_overridden
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart
+    from pydantic_ai.messages import ModelRequestPart, ModelResponse, ToolCallPart
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.tools import ToolDefinition
@@ -55,10 +54,16 @@ logger = logging.getLogger("outlast.chat")
 async def answer(
     parts: Parts, turn: Turn, path: Sequence[dict[str, Any]], client_tools: Sequence[Any]
 ) -> None:
-    """Run a turn to its end. Raises `TurnAborted`, or what went wrong."""
+    """Run a turn to its end. Raises `TurnAborted`, or the error that ended it."""
     ready = await turn.unless_stopped(prepared(parts, turn, path, client_tools))
+    loop = Loop(parts, ready)
     try:
-        await Loop(parts, ready).steps()
+        await loop.steps()
+    except ModelFailed:
+        if ready.agent.context_overflow.reactive:
+            turn.request_sizes = loop.conversation.sizes()
+            turn.request_path = ready.path
+        raise
     finally:
         await ready.leave()
 
@@ -68,34 +73,29 @@ class Loop:
 
     def __init__(self, parts: Parts, ready: Prepared) -> None:
         self._emit = parts.activation.events.emit
-        self._view = parts[ModelView]
-        self._compactions = parts[Compactions]
+        self.conversation = Conversation(parts, ready)
         self._refusals = parts.activation.shared.setdefault(Refusals, Refusals())
         self.agent, self.turn, self.config = ready.agent, ready.turn, ready.config
         self.model, self.calls, self.encoder = ready.model, ready.calls, ready.encoder
-        self.path, self.window, self.system = ready.path, ready.window, ready.system
+        self.system = ready.system
         self.usage, self.context, self._outputs = ready.usage, ready.context, ready.outputs
-        self._told: list[ToolPrompt] = []  # what tools tell the model besides their results
-        self.messages: list[ModelMessage] = []
-        self.head = 0  # how many of them are the conversation before this turn
-        self.compacted = 0  # how often this turn has shortened the conversation
-        self.step = 0  # of the message, from 1 on
+        self.step = 0  # its number in the message, from 1
         self.asked: ModelAsk | None = None  # the last request, for `on_step_finish`
-        self.noted = 0  # the last step about whose answer something is noted
-        self._is_stored = False  # the provider stores the answer of this step
+        self.noted = 0  # the last step with a note about its response
+        self._is_stored = False  # the provider stores the response of this step
         limits = self.config.usage_limits or self.agent.usage_limits
         self.spending = Spending(limits, self.usage)
 
     async def steps(self) -> None:
-        """Step after step, until the model has nothing left to call or something says stop."""
+        """Make steps until the model calls no more tools, or a limit or condition stops it."""
         turn, config, encoder = self.turn, self.config, self.encoder
         output = None if config.output is None else OutputType(config.output)
         most = config.max_steps or self.agent.max_steps or MAX_STEPS
         first = count_steps(turn.begun)
-        done: list[Step] = []  # of this turn, by whatever attempt
-        resumes = False  # in the middle of a step
+        done: list[Step] = []  # the steps of this turn, of all attempts
+        resumes = False  # whether it continues in the middle of a step
         if turn.resumed is None:
-            # What goes on with a message keeps it; a start with an id begins the message anew.
+            # A start with an id drops the parts of the message, so a continuation sends one without.
             turn.begin(encoder.start(None if turn.is_continuation else turn.message_id))
         else:
             turn.begin()
@@ -113,17 +113,16 @@ class Loop:
                 self.spending.count(turn.resumed.raw)
                 resumes = self._resume_step(turn.resumed, output)
                 if resumes:
-                    self.spending.count_interrupted(self.window[:-1], turn.resumed.last_step)
+                    asked = self.conversation.window[:-1]
+                    self.spending.count_interrupted(asked, turn.resumed.last_step)
                 whole = earlier_steps(turn.resumed.raw, -first)
                 done = whole[first : turn.resumed.steps - resumes]
-            before = len(done)  # steps that another attempt has made
+            before = len(done)  # the steps of earlier attempts
             first += before if turn.resumed is not None else 0
-            with turn.reading_transcript():
-                self.messages = self._with_told(await self._conversation())
-            self.head = len(self.messages)
+            await self.conversation.begin()
             while True:
                 if len(done) > before:
-                    await self._shorten(done[-1])
+                    await self.conversation.shorten(done[-1])
                 self.step = first + len(done) - before + 1
                 if resumes and len(done) == before:
                     response = await self._rest(output, done)
@@ -137,7 +136,9 @@ class Loop:
                     turn.emit(chunk)
                 done.append(Step(len(done), response, tuple(call.tool_name for call in called)))
                 if called:
-                    await turn.stream.stored()  # what tools did is durable before the next request
+                    await (
+                        turn.stream.stored()
+                    )  # results of tools are durable before the next request
                 await self._finished(response, called, ends, len(done) - 1)
                 if turn.abort.is_set:
                     raise TurnAborted
@@ -146,7 +147,7 @@ class Loop:
                 if any(condition(done) for condition in config.stop_conditions()):
                     break
         except BaseException as failure:
-            if is_passing(failure):  # somebody may want to go on in the middle of it
+            if is_passing(failure):  # recovery may continue in the middle of the step
                 turn.loose_ends = encoder.close
                 raise
             for chunk in encoder.close():
@@ -157,13 +158,13 @@ class Loop:
         self._finish(response.finish_reason)
 
     def _finish(self, reason: str | None) -> None:
-        self.turn.stream.hold()  # a stream that is whole is that of a turn that has ended
+        self.turn.stream.hold()  # the last chunk is stored with the end of the turn
         self.turn.emit(self.encoder.finish(reason, self.usage))
 
     # --- after an interruption -------------------------------------------------------------------
 
     async def _call_left(self, partial: Partial) -> bool:
-        """Make the calls that have not been made, or may be made again. False: others have to answer some."""
+        """Make the calls that did not run, or may run again. Returns False if any call waits."""
         turn, parts = self.turn, partial.calls
         turn.open_calls |= {
             part["toolCallId"] for part in parts if part.get("state") == "approval-requested"
@@ -181,14 +182,14 @@ class Loop:
         return not turn.open_calls
 
     def _note_held(self, response: ModelResponse) -> None:
-        """With the first of an answer that the provider keeps, durably: how it can be fetched."""
+        """Store how a response that the provider keeps can be fetched, with its first chunk."""
         note = note_of(response, self.step, is_stored=self._is_stored)
         if note is not None and self.turn.on_held is not None:
             self.noted = self.step
             self.turn.stream.attach(self.turn.on_held(note))
 
     async def _rest(self, output: OutputType | None, done: Sequence[Step]) -> ModelResponse:
-        """The rest of the step in whose middle the turn was interrupted."""
+        """Return the rest of the step in whose middle the turn was interrupted."""
         fetched = await self._fetched(output)
         if fetched is not None:
             return fetched
@@ -201,7 +202,7 @@ class Loop:
         return await self._ask(output, done, text)
 
     async def _fetched(self, output: OutputType | None) -> ModelResponse | None:
-        """The rest of an answer that the provider has kept. None: there is no such answer, or no more."""
+        """Fetch the rest of a response that the provider keeps. None if it keeps none, or no longer."""
         partial = self.turn.resumed
         held = None if partial is None else fetchable(self.turn.held, partial, self.model)
         if held is None or partial is None or output is not None:
@@ -209,30 +210,31 @@ class Loop:
         ids = partial.part_ids
         if len(ids) != len(held.parts):
             return None
-        asked, said = self.messages, self.turn.builder.message()
+        conversation = self.conversation
+        asked, before = conversation.messages, self.turn.builder.message()
         label = f"{partial.steps}a{self.turn.entry.attempt}"
         self.encoder.resume_parts(label, ids)
-        self.messages = [*await self._to_model(self.window[:-1]), held]
+        conversation.messages = [*await conversation.to_model(conversation.window[:-1]), held]
         self.turn.seam = {"way": "retrieve"}
         try:
             response = await self._ask(output, [])
         except ModelFailed as failure:
             is_running = self.turn.held.get("is_running", True)
-            if self.turn.builder.message() != said or (is_running and is_passing(failure)):
+            if self.turn.builder.message() != before or (is_running and is_passing(failure)):
                 raise
-            logger.warning("%s: %s; it is asked to go on", self.turn.agent, failure)
-            self.messages, self.turn.seam = asked, None
+            logger.warning("%s: %s; asking the model to continue", self.turn.agent, failure)
+            conversation.messages, self.turn.seam = asked, None
             self._resume_step(partial, output)
             return None
-        self.messages.remove(held)
+        conversation.messages.remove(held)
         return response
 
     def _resume_step(self, partial: Partial, output: OutputType | None) -> bool:
-        """Go on in the middle of a step, if it broke off there."""
+        """Continue in the middle of a step. Returns False if it was not interrupted there."""
         if not partial.is_step_open:
             return False
         open_text, slots = partial.open_text, len(partial.last_step)
-        if output is not None:  # half an answer of a type is none
+        if output is not None:  # a partial typed answer is of no use
             self.turn.emit(RESET_STEP)
             open_text, slots = None, 0
         label = f"{partial.steps}a{self.turn.entry.attempt}"
@@ -241,52 +243,15 @@ class Loop:
 
     # --- the model -------------------------------------------------------------------------------
 
-    async def _shorten(self, step: Step) -> None:
-        """Before the next step, if the last one came near to what the model can read."""
-        wanted = self.agent.context_overflow.proactive
-        if wanted is None or self.compacted >= wanted.max_compactions:
-            return
-        if not wanted.is_near(step.response.usage) or self.config.messages is not None:
-            return
-        self.compacted += 1
-        request = self.turn.request_id
-        work = self._compactions.compact(self.path, "proactive", request, self.compacted)
-        if not await self.turn.unless_stopped(work) or self.turn.resumed is not None:
-            return
-        self.window = resumed(self.turn, self._view.window(self.path))
-        tail = self.messages[self.head :]
-        head = await self._to_model(self.window)
-        self.messages, self.head = [*head, *tail], len(head)
-
-    async def _conversation(self) -> list[ModelMessage]:
-        if self.config.messages is not None:
-            return list(self.config.messages)
-        window = self.window
-        if self.turn.is_continuation or self.turn.resumed is not None:
-            window = [*window[:-1], self.turn.builder.message()]
-        return await self._to_model(window)
-
-    async def _to_model(self, window: Sequence[dict[str, Any]]) -> list[ModelMessage]:
-        making = self._outputs.of(window, self.calls.offer.known)
-        return self._view.to_model(window, self.system, await self.turn.unless_stopped(making))
-
-    def _with_told(self, messages: list[ModelMessage]) -> list[ModelMessage]:
-        """The same, with what calls that have just been made tell the model besides their results."""
-        told, self._told = self._told, []
-        if not told or not messages or messages[-1].kind != "request":
-            return messages
-        parts = [*messages[-1].parts, *told]
-        return [*messages[:-1], replace(messages[-1], parts=parts)]
-
     async def _ask(
         self, output: OutputType | None, done: Sequence[Step], text: ContinuedText | None = None
     ) -> ModelResponse:
-        """Ask the model for its next answer, or for the rest of a text."""
+        """Ask the model for its next response, or for the rest of a text."""
         turn, config, encoder = self.turn, self.config, self.encoder
         self.spending.before_request()
         step = await self._step_config(done)
         model = self.model if step.model is None else resolve(step.model)
-        messages = self.messages if step.messages is None else list(step.messages)
+        messages = self.conversation.messages if step.messages is None else list(step.messages)
         patience = config.chat_stream_stall_timeout
         turn.patience = self.agent.chat_stream_stall_timeout if patience is None else patience
         ids = CallIds(lambda id: turn.builder.call(id) is not None)
@@ -310,17 +275,18 @@ class Loop:
         for chunk in encoder.end_response():
             turn.emit(chunk)
         response = ids.response(response)
+        turn.last_usage = response.usage
         self.spending.after_request(response)
         if text is None:
-            self.messages.append(response)
+            self.conversation.messages.append(response)
         else:
-            self.messages, response = text.joined(self.messages, response)
+            self.conversation.messages, response = text.joined(self.conversation.messages, response)
         return response
 
     async def _stream(
         self, request: RestRequest, ask: ModelAsk, ids: CallIds, text: ContinuedText | None
     ) -> ModelResponse:
-        """Make one request and show its answer as it comes."""
+        """Make one request, and show the response while it streams."""
         turn, config, encoder = self.turn, self.config, self.encoder
         if is_overridden(self.agent.on_step_finish):  # `messages` grows with the turn
             self.asked = replace(ask, messages=tuple(ask.messages))
@@ -374,7 +340,7 @@ class Loop:
             len(done),
             tuple(done),
             self.model,
-            list(self.messages),
+            list(self.conversation.messages),
             tuple(each.name for each in offered),
             self.turn.abort,
             self.turn.writer,
@@ -382,7 +348,7 @@ class Loop:
         )
         config = await self.turn.unless_stopped(call_hook(hook, context))
         if config is not None and not isinstance(config, StepConfig):
-            raise TypeError(f"before_step returns a StepConfig or None, not {config!r}")
+            raise TypeError(f"before_step must return a StepConfig or None, got {config!r}")
         if config is not None and config.context is not None:
             self.calls.offer.given = config.context
         return config or StepConfig()
@@ -421,7 +387,7 @@ class Loop:
             self.context = replace(
                 self.context,
                 model=model,
-                messages=self.messages,
+                messages=self.conversation.messages,
                 run_step=self.context.run_step + 1,
             )
             offering = self.calls.offered(active, self.context)
@@ -432,7 +398,7 @@ class Loop:
     # --- tools -----------------------------------------------------------------------------------
 
     async def _call_approved(self, step: int) -> None:
-        """What the user has allowed since the message was stored."""
+        """Run the calls that the user approved after the message was stored."""
         parts = (self.turn.begun or {}).get("parts") or []
         approved = due_calls(parts, max(0, step - 1))
         if not approved:
@@ -443,18 +409,18 @@ class Loop:
             raise TurnAborted
 
     async def _run_earlier(self, calls: Sequence[Called]) -> None:
-        """Run calls that the message holds already."""
-        messages = await self._conversation()
+        """Run calls that the message already contains."""
+        messages = await self.conversation.so_far()
         ends = await self.calls.run([replace(call, messages=messages) for call in calls])
-        self._told += _told_by(ends)
+        self.conversation.tool_prompts += _prompts_of(ends)
         self._show_replaced()
         await self.turn.stream.stored()
 
     async def _call(self, called: Sequence[ToolCallPart], step: int) -> list[CallEnd]:
-        """Run the calls of one step side by side; each result is told as it comes."""
+        """Run the calls of one step concurrently, and add their results to the messages."""
         from pydantic_ai.messages import ModelRequest, ModelResponse
 
-        messages = tuple(self.messages)
+        messages = tuple(self.conversation.messages)
         calls = [
             Called(each.tool_call_id, each.tool_name, each.args, step=step, messages=messages)
             for each in called
@@ -462,22 +428,22 @@ class Loop:
         ends = await self.calls.run(calls)
         replaced = self._show_replaced()
         if replaced:
-            response = self.messages[-1]
+            response = self.conversation.messages[-1]
             assert isinstance(response, ModelResponse)
-            self.messages[-1] = without_calls(response, replaced)
+            self.conversation.messages[-1] = without_calls(response, replaced)
         parts = [self.turn.builder.call(each.id) for each in calls]
         settled = [part for part in parts if part is not None and is_settled(part)]
         if settled:
             id = self.turn.message_id
             making = self._outputs.of([{"id": id, "parts": settled}], self.calls.offer.known)
             outputs = (await self.turn.unless_stopped(making)).get(id, {})
-            told: list[ModelRequestPart] = [tool_return(part, outputs) for part in settled]
-            told += _told_by(ends)
-            self.messages.append(ModelRequest(parts=told, instructions=self.system))
+            request: list[ModelRequestPart] = [tool_return(part, outputs) for part in settled]
+            request += _prompts_of(ends)
+            self.conversation.messages.append(ModelRequest(parts=request, instructions=self.system))
         return ends
 
     def _show_replaced(self) -> dict[str, Part]:
-        """Show what the agent has made of unknown calls in their places, and return it."""
+        """Show the repaired parts in place of calls with an unknown outcome, and return them."""
         replaced, self.calls.replaced = self.calls.replaced, {}
         if replaced:
             for chunk in with_replaced(self.turn.builder.message(), replaced):
@@ -527,8 +493,8 @@ class Loop:
             logger.exception("%s: on_step_finish raised", self.turn.agent)
 
 
-def _told_by(ends: Sequence[CallEnd]) -> list[ToolPrompt]:
-    """What calls tell the model besides their results."""
+def _prompts_of(ends: Sequence[CallEnd]) -> list[ToolPrompt]:
+    """Return the content for the model that calls returned besides their results."""
     if all(end.content is None for end in ends):
         return []
     from outlast.chat.context.tool_prompt import tool_prompts

@@ -1,4 +1,4 @@
-"""The tools that the model is offered, step by step."""
+"""The tools that the model is offered in each step."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class Offer:
-    """The tools of one turn, those that the current step offers, and what they are given."""
+    """The tools of one turn, those that the current step offers, and the context of that step."""
 
     def __init__(self, tools: Tools, context: RunContext[Any], known: dict[str, Found]) -> None:
         self.tools = tools
         self.known = known  # all tools of the turn
-        self.found: dict[str, Found] = {}  # those that the model was offered
+        self.found: dict[str, Found] = {}  # the tools that the model was offered
         self.given: Any = None  # the `context` of this step's `StepConfig`
         self._context = context
 
     async def update(
         self, active: Sequence[str] | None, context: RunContext[Any] | None = None
     ) -> list[ToolDefinition]:
-        """Return what the model is offered in the next step; `active`: only these."""
+        """Return the definitions that the model is offered in the next step; only `active` ones, if given."""
         if context is not None:
             self._context = context
         await self.tools.step(self._context)
@@ -57,7 +57,7 @@ class Offer:
 
 
 def _copied(context: RunContext[Any]) -> RunContext[Any]:
-    """The same as `dataclasses.replace`, or `copy`, each of which takes as long as a commit."""
+    """Copy a context. `dataclasses.replace` and `copy` each take as long as a commit."""
     made = object.__new__(type(context))
     made.__dict__.update(context.__dict__)
     return made

@@ -1,4 +1,4 @@
-"""What the model is shown of results in place of what is stored: `@tool(to_model=…)`."""
+"""Results as the model sees them, where they differ from the stored ones: `@tool(to_model=…)`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ABSENT = object()
 
 
 class ModelOutputs:
-    """What `to_model` made of results, once for each call in a turn."""
+    """The results of `to_model`, which is called once per tool call in a turn."""
 
     def __init__(self, agent: object) -> None:
         self._agent = agent
@@ -28,7 +28,7 @@ class ModelOutputs:
     async def of(
         self, messages: Iterable[Any], tools: Mapping[str, Found]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return what the model is shown of the results in these messages, by message and call."""
+        """Return the results in these messages that `to_model` replaced, by message and call."""
         specs = {name: spec for name, each in tools.items() if (spec := each.spec).to_model}
         if specs:
             for message in messages:
@@ -52,11 +52,11 @@ class ModelOutputs:
             return
         assert spec.to_model is not None
         try:
-            output = deepcopy(part.get("output"))  # what is stored is not to be changed
+            output = deepcopy(part.get("output"))  # the function must not change the stored output
             content = as_content(await ask(self._agent, spec, spec.to_model, output))
         except Exception:
             self._failed.add((message, call))
             name = tool_name(dict(part))
-            logger.exception("to_model of the tool %s raised; the model is shown its output", name)
+            logger.exception("to_model of tool %s raised; the model sees the stored output", name)
             return
         self._made[message] = {**made, call: content}

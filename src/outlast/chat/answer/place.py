@@ -1,4 +1,4 @@
-"""A call before it is run, and the place where it stands: in the message, or inside another call."""
+"""A call before it runs, and its place: in the message, or inside another call."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A call as it stands in the answer of the model, or in a message that goes on."""
+    """A call as the model made it, or as a message contains it that the turn continues."""
 
     id: str
     name: str
-    arguments: Any  # JSON text, or what it says
+    arguments: Any  # as JSON, or decoded
     approved: bool = False
     step: int = 0
-    messages: Sequence[ModelMessage] = ()  # what the model had been sent, and its answer
-    is_for_client: bool = False  # the model called a tool of the client, which is gone
+    messages: Sequence[ModelMessage] = ()  # the request to the model, and its response
+    is_for_client: bool = False  # a call of a tool whose client has disconnected
 
 
 class Place(Protocol):
-    """Where a call stands, and what is shown of it there before it ends."""
+    """Where a call stands, and how it is shown there before it ends."""
 
     @property
     def is_inside(self) -> bool:
-        """Whether another call makes it: then what comes of it is recorded."""
+        """Whether it is a nested call: its outcome is recorded in the ledger."""
         ...
 
     @property
     def riding(self) -> Sequence[Operation]:
-        """What is written in the commit of its intent."""
+        """More operations for the commit of its intent."""
         ...
 
     def block(self, reason: str) -> CallEnd:
-        """`before_tool_call` does not want it to run."""
+        """Return the end of a call that `before_tool_call` blocked."""
         ...
 
     def ask_for_approval(self, id: str, *, for_client: bool) -> CallEnd:
-        """The call must wait for an approval."""
+        """Let the call wait for an approval, if it can wait here."""
         ...
 
     def wait_for_client(self, id: str) -> CallEnd:
-        """The call must wait for somebody else's result."""
+        """Let the call wait for a result from the client or another service, if it can wait here."""
         ...
 
     def show(self, id: str, output: Any) -> None:
-        """A result is on its way."""
+        """Show a preliminary result."""
         ...

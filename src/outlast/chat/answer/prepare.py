@@ -1,4 +1,4 @@
-"""Before the first request of a turn: model, prompt, tools and conversation, as everybody wants them."""
+"""Preparation of a turn: its model, prompt, tools and conversation, before the first request."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from outlast.chat.answer.calls import Calls
 from outlast.chat.answer.offer import Offer
 from outlast.chat.answer.outputs import ModelOutputs
 from outlast.chat.answer.sources import contributions
-from outlast.chat.context.compaction import ContextOverflow
 from outlast.chat.context.hydration import HydrationContext, hydrated
+from outlast.chat.context.overflow import ContextOverflow
 from outlast.chat.context.prompt import with_capabilities
 from outlast.chat.context.view import ModelView
 from outlast.chat.message.encoder import Encoder
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Answering(Repairing, Protocol):
-    """What the loop asks of the agent."""
+    """The settings and hooks of the agent that the loop uses."""
 
     max_steps: int
     send_reasoning: bool
@@ -58,7 +58,7 @@ class Answering(Repairing, Protocol):
 
 @dataclass(slots=True)
 class Prepared:
-    """A turn that can begin."""
+    """A turn that is ready for its first request."""
 
     agent: Answering
     turn: Turn
@@ -72,6 +72,7 @@ class Prepared:
     usage: Any
     context: RunContext[Any]
     outputs: ModelOutputs
+    reminders: Sequence[str]
 
     async def leave(self) -> None:
         """Leave the toolsets."""
@@ -81,7 +82,7 @@ class Prepared:
 async def prepared(
     parts: Parts, turn: Turn, path: Sequence[dict[str, Any]], client_tools: Sequence[Any]
 ) -> Prepared:
-    """Everything that a turn needs, as the agent, its parts, its hooks and the request set it."""
+    """Return everything that a turn needs, from the agent, its parts, its hooks and the request."""
     from pydantic_ai import RunContext
     from pydantic_ai.usage import RunUsage
 
@@ -97,10 +98,10 @@ async def prepared(
         for source, handed_in in given.tools:
             await tools.add(tool_source(source, handed_in), context)
         offered = await tools.get(context)
-        said = view.session.system_prompt
-        said = await call_hook(agent.get_system_prompt) if said is None else said
-        said = "\n\n".join((said, *given.sections))
-        prompt = "\n\n".join((said, *await tools.instructions(context)))
+        base = given.system
+        base = await call_hook(agent.get_system_prompt) if base is None else base
+        base = "\n\n".join((base, *given.sections))
+        prompt = "\n\n".join((base, *await tools.instructions(context)))
         system = with_capabilities(prompt, tuple(offered), given.capabilities)
         with turn.reading_transcript():
             window = resumed(turn, view.window(path))
@@ -132,7 +133,7 @@ async def prepared(
             context = replace(context, model=model)
         if config.tools is not None:
             await tools.add(tool_source("turn", [config.tools]), context)
-            prompt = "\n\n".join((said, *await tools.instructions(context)))
+            prompt = "\n\n".join((base, *await tools.instructions(context)))
             offered, outputs = await tools.get(context), ModelOutputs(agent)
         check_active(config.active_tools, tuple(offered))
         if config.system is not None:
@@ -160,6 +161,7 @@ async def prepared(
             usage=usage,
             context=context,
             outputs=outputs,
+            reminders=given.reminders,
         )
     except BaseException:
         await tools.leave()
@@ -169,7 +171,7 @@ async def prepared(
 async def _hydrated(
     agent: Answering, turn: Turn, path: Sequence[dict[str, Any]], ids: Ids
 ) -> Sequence[dict[str, Any]]:
-    """The conversation before this turn's answer: as the application has it, or as it is stored."""
+    """Return the conversation before this turn's answer: from the application, or the stored one."""
     if not is_overridden(agent.hydrate_messages):
         return path
     entry = turn.entry
@@ -177,24 +179,24 @@ async def _hydrated(
 
 
 def resumed(turn: Turn, window: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The conversation, with what an earlier attempt has said."""
+    """Return the conversation with the partial answer of an earlier attempt."""
     if turn.resumed is None or turn.is_continuation:
         return window
     return [*window, turn.builder.message()]
 
 
 def check_active(active: Sequence[str] | None, known: Sequence[str]) -> None:
-    """`active_tools` names tools that there are."""
+    """Raise if `active_tools` names an unknown tool."""
     unknown = [] if active is None else [name for name in active if name not in known]
     if unknown:
         raise ValueError(
-            f"active_tools names tools that this turn does not have: {', '.join(map(repr, unknown))}."
-            f" It has: {', '.join(sorted(known)) or 'none'}."
+            f"active_tools must name tools of this turn ({', '.join(sorted(known)) or 'none'}),"
+            f" got {', '.join(map(repr, unknown))}"
         )
 
 
 def _checked(config: Any) -> TurnConfig:
-    """What `before_turn` has returned."""
+    """Return the result of `before_turn` as a `TurnConfig`."""
     if config is not None and not isinstance(config, TurnConfig):
-        raise TypeError(f"before_turn returns a TurnConfig or None, not {config!r}")
+        raise TypeError(f"before_turn must return a TurnConfig or None, got {config!r}")
     return config or TurnConfig()

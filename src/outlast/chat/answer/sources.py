@@ -1,4 +1,4 @@
-"""Where a turn's tools, prompt sections and capabilities come from: its parts, the agent, the client."""
+"""The sources of a turn's tools, prompt sections and capabilities: parts, the agent, the client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outlast.core.hooks import call_hook
 
 
 async def contributions(parts: Parts, turn: Turn, client_tools: Sequence[Any]) -> Contributions:
-    """Gather what the parts, the agent itself and the client add to a turn, in order."""
+    """Collect the contributions of the parts, the agent itself and the client to a turn, in order."""
     found = await _of_parts(parts, turn)
     own = [marked_methods(parts.agent), await call_hook(parts.agent.get_tools)]
     found.append(Contribution(source="agent", tools=own))
@@ -25,7 +25,7 @@ async def contributions(parts: Parts, turn: Turn, client_tools: Sequence[Any]) -
 
 
 async def _of_parts(parts: Parts, turn: Turn) -> list[Contribution | None]:
-    """A part that fails adds nothing."""
+    """Collect the contributions of the parts. A part that fails contributes nothing."""
     found: list[Contribution | None] = []
     for contribute in parts.overriding("contribute"):
         try:
@@ -37,7 +37,7 @@ async def _of_parts(parts: Parts, turn: Turn) -> list[Contribution | None]:
 
 
 def _checked(given: object) -> Contribution | None:
-    """The same; raises what is wrong with it, so that it is only its part that adds nothing."""
+    """Return the contribution of a part. Raises if it is invalid, so that only this part is left out."""
     if given is None:
         return None
     if not isinstance(given, Contribution):

@@ -1,4 +1,4 @@
-"""The steps and calls that a message holds already. Pure."""
+"""The steps and calls that a message already contains. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from outlast.chat.types.contexts import Step
 
 
 def due_calls(parts: Iterable[Any], step: int) -> list[Called]:
-    """Return the calls that were allowed and are to run here, which they have not done yet."""
+    """Return the calls that were approved to run here, and have not run yet."""
     return [_called(part, step) for part in parts if tool_name(part) is not None and _is_due(part)]
 
 
 def left_calls(parts: Iterable[Any], step: int, lost: Container[str] = ()) -> list[Called]:
-    """Return the calls of an interrupted answer that have not been made, or may be made again.
+    """Return the calls of an interrupted answer that did not run, or may run again.
 
-    `lost`: the names of tools of a client that is gone.
+    `lost` has the names of tools whose client has disconnected.
     """
     return [
         _called(part, step, tool_name(part) in lost)
@@ -50,18 +50,18 @@ def _is_due(part: dict[str, Any]) -> bool:
 
 
 def _is_unfinished(part: dict[str, Any]) -> bool:
-    """Whether all that came of this call is what it has shown on its way."""
+    """Return whether a call has only a preliminary result."""
     return part.get("state") == "output-available" and part.get("preliminary") is True
 
 
 def count_steps(message: dict[str, Any] | None) -> int:
-    """Return how many steps a message shows."""
+    """Return the number of steps in a message."""
     parts = (message or {}).get("parts") or []
     return sum(isinstance(part, dict) and part.get("type") == "step-start" for part in parts)
 
 
 def earlier_steps(message: dict[str, Any], first: int) -> list[Step]:
-    """The steps that a message shows, as the attempts that made them knew them; `first`: their number."""
+    """Return the steps of a message, numbered from `first`."""
     from pydantic_ai.messages import ModelResponse
 
     steps: list[Step] = []

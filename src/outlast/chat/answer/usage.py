@@ -1,4 +1,4 @@
-"""What a turn may spend: tokens, requests, calls and money, over all of its attempts."""
+"""The usage limits of a turn: tokens, requests, calls and cost, over all of its attempts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_t
 
 
 class Spending:
-    """Keeps to the limits of one turn; none are kept if there are none."""
+    """Counts the usage of one turn, and enforces its limits, if any."""
 
     def __init__(self, limits: UsageLimits | None, usage: RunUsage) -> None:
         self._limits = limits
         self.usage = usage
 
     def before_request(self) -> None:
-        """Raises `UsageLimitExceeded` if another request is too much."""
+        """Raise `UsageLimitExceeded` if another request would exceed a limit."""
         if self._limits is not None:
             self._limits.check_before_request(self.usage)
 
     def before_calls(self, calls: int) -> None:
-        """The same for so many calls of tools."""
+        """Count calls of tools. Raises `UsageLimitExceeded` if they would exceed a limit."""
         if self._limits is None:
             self.usage.tool_calls += calls
             return
@@ -41,14 +41,14 @@ class Spending:
         self.usage.tool_calls += calls
 
     def after_request(self, response: Any) -> None:
-        """Counts a response."""
+        """Count a response. Raises `UsageLimitExceeded` if it exceeded a limit."""
         self.usage.incr(response.usage)
         self.usage.requests += 1
         if self._limits is not None:
             self._limits.check_tokens(self.usage)
 
     def note(self, response: Any) -> dict[str, Any]:
-        """What is remembered of a step, should the turn be interrupted."""
+        """Return the usage of a step to store, in case the turn is interrupted; empty without limits."""
         if self._limits is None:
             return {}
         used = {name: getattr(response.usage, name, 0) or 0 for name in _COUNTED}
@@ -57,7 +57,7 @@ class Spending:
         return {**spent, "cost": str(cost)} if isinstance(cost, Decimal) else spent
 
     def count(self, message: Mapping[str, Any]) -> int:
-        """What earlier attempts have spent, from what they have said. Returns their steps."""
+        """Count the usage that earlier attempts stored in their message. Returns the number of its steps."""
         from pydantic_ai.usage import RequestUsage
 
         steps = 0
@@ -78,7 +78,7 @@ class Spending:
         return steps
 
     def count_interrupted(self, asked: Sequence[Any], said: Sequence[Any]) -> None:
-        """Add an estimate for a request whose usage never arrived: the messages, and what it has said."""
+        """Add an estimate for an interrupted request, from its messages and its partial answer."""
         if self._limits is None:
             return
         from pydantic_ai.usage import RequestUsage
@@ -95,5 +95,5 @@ class Spending:
 
 
 def _estimate(parts: Sequence[Any]) -> int:
-    """Return about how many tokens this is: one for four characters."""
+    """Estimate the number of tokens: one for four characters."""
     return len(json.encode(list(parts))) // 4 if parts else 0

@@ -23,7 +23,7 @@ from outlast.chat.context.history_parts import (
     tool_return,
     user_parts,
 )
-from outlast.chat.context.shorten import WHOLE_MESSAGES, shortened_message
+from outlast.chat.context.shorten import older_of, shortened_message
 from outlast.chat.model.beginnings import with_beginning
 
 if TYPE_CHECKING:
@@ -63,6 +63,13 @@ class _Converted:
     calls: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
 
+    def shows(self, message: Mapping[str, Any], is_short: bool) -> bool:
+        """Return whether this is the conversion for `is_short` as well: few messages are truncated."""
+        if shortened_message(message) is not message:
+            return False
+        self.is_short = is_short
+        return True
+
 
 class HistoryCache:
     """Conversions of the messages of the last turn, kept for the next turn.
@@ -86,9 +93,9 @@ class HistoryCache:
             if own:  # for this turn only, and may be large
                 yield _converted(message, place < older, own)
                 continue
-            found = self._kept.get(id(message))
-            if found is None or found.is_short is not (place < older):
-                found = _converted(message, place < older, {})
+            found, is_short = self._kept.get(id(message)), place < older
+            if found is None or not (found.is_short is is_short or found.shows(message, is_short)):
+                found = _converted(message, is_short, {})
             kept[id(message)] = found
             yield found
         self._kept = kept
@@ -117,7 +124,7 @@ def to_model_messages(
     ```
     """
     messages = list(messages)
-    older = max(0, len(messages) - WHOLE_MESSAGES) if shorten else 0
+    older = older_of(len(messages)) if shorten else 0
     history = History()
     calls: set[str] = set()
     for each in (cache or HistoryCache()).converted(messages, older, outputs):

@@ -12,6 +12,7 @@ from typing import Any
 from outlast.chat.message.tool_part import tool_name
 
 WHOLE_MESSAGES = 4  # the last messages, which are never truncated
+STEP = 8  # messages by which the cut moves, so that provider caches keep hitting in between
 MAX_OUTPUT_CHARACTERS = 500
 MAX_TEXT_CHARACTERS = 10_000
 
@@ -19,9 +20,14 @@ _MAX_DEPTH = 8
 _LEAST_BUDGET = 40
 
 
+def older_of(count: int) -> int:
+    """Return how many of so many messages are truncated: all but the last few, in steps."""
+    return max(0, count - WHOLE_MESSAGES) // STEP * STEP
+
+
 def shortened(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Truncate long tool outputs and texts in all but the last few messages."""
-    older = max(0, len(messages) - WHOLE_MESSAGES)
+    older = older_of(len(messages))
     return [*map(shortened_message, messages[:older]), *messages[older:]]
 
 
@@ -34,6 +40,31 @@ def shortened_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if all(new is old for new, old in zip(after, parts, strict=True)):
         return message
     return {**message, "parts": after}
+
+
+def with_shortened_steps(message: dict[str, Any]) -> dict[str, Any]:
+    """Truncate long tool outputs in all steps of an answer but the newest; the same object if there are none.
+
+    For the message of a turn that is still running.
+    """
+    parts = message.get("parts")
+    if not isinstance(parts, list):
+        return message
+    starts = [place for place, part in enumerate(parts) if _is_start(part)]
+    settled = [
+        place
+        for place, part in enumerate(parts)
+        if tool_name(part) is not None and "output" in part
+    ]
+    newest = max((place for place in starts if settled and place <= settled[-1]), default=0)
+    after = [_shortened_part(part) for part in parts[:newest]]
+    if all(new is old for new, old in zip(after, parts, strict=False)):
+        return message
+    return {**message, "parts": [*after, *parts[newest:]]}
+
+
+def _is_start(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "step-start"
 
 
 def _shortened_part(part: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Validation of messages from applications, and what is not stored of them.
+"""Validation of messages from applications, and removal of the fields that are not stored.
 
 A stored message is a dict in the AI SDK's shape: `{"id", "role", "parts", "metadata"?}`. Invalid input raises
 an error that names the place; unknown fields are kept.
@@ -72,7 +72,7 @@ def _to_message(given: object, ids: Ids, what: str) -> dict[str, Any]:
     problem = problem_of(message_id)
     if problem is not None:
         raise (ValueError if isinstance(message_id, str) else TypeError)(f"{what}: id {problem}")
-    # Encoding and decoding makes a private copy, and rejects what is not JSON.
+    # Encoding and decoding makes a private copy, and rejects values that are not JSON.
     message: dict[str, Any] = json.decode(json.encode({**given, "id": message_id}, what))
     return sanitised(message)
 

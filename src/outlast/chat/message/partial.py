@@ -110,8 +110,8 @@ class Partial:
     def seam(self) -> list[str]:
         """Return the chunks that end the open parts. The text in whose middle it was interrupted stays open.
 
-        Unfinished reasoning is marked, because its provider accepts only what it has signed. A call whose
-        input is incomplete counts as never made.
+        Unfinished reasoning is marked, because its provider accepts only reasoning that it has signed. A call
+        whose input is incomplete counts as never made.
         """
         kept = self.open_text
         note = {"providerMetadata": {METADATA_KEY: {"unfinished": True}}}

@@ -73,7 +73,7 @@ class TurnResult:
     message: Message | None = None
     error: str | None = None
     output: Any = None  # the answer as the `output` type of the turn, if it has one
-    accepted: bool = True  # False: this is the result of an existing entry with the same key
+    accepted: bool = True  # False if it is the result of an existing entry with the same key
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +88,4 @@ class Submission:
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
-    accepted: bool = True  # False: submit_messages found this one by id or key
+    accepted: bool = True  # False if submit_messages found an existing one by id or key

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
 _CHOICES = ("auto", "none", "required")
+_UNPAIRED = frozenset({"user-prompt", "system-prompt", "text", "thinking"})
 
 
 def request_messages(
@@ -43,12 +44,28 @@ def request_messages(
             if len(parts) < len(message.parts):
                 message = replace(message, parts=parts)
         kept.append(message)
-    kept = _joined_answers(repair_messages(with_beginning(kept)))
+    kept = with_beginning(kept)
+    if not _is_plain(kept):
+        kept = _joined_answers(repair_messages(kept))
     profiles = [inner.profile for inner in models_behind(model)]
     if not is_prefilled:
         kept = with_continuation(kept)
     kept = with_readable_files(kept, profiles)
     return model.prepare_messages(kept, parameters)
+
+
+def _is_plain(messages: Sequence[ModelMessage]) -> bool:
+    """Return whether questions and answers alternate without any tool call: nothing needs repair."""
+    last = None
+    for message in messages:
+        kind = message.kind
+        if kind == last:
+            return False
+        last = kind
+        for part in message.parts:
+            if part.part_kind not in _UNPAIRED:
+                return False
+    return True
 
 
 def _can_be_sent(part: Any, is_cut_off: bool) -> bool:

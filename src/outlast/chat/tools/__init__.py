@@ -1,8 +1,10 @@
-"""Tools: as users declare them, as a turn is offered them, and what is recorded of each call.
+"""Tools: how users declare them, which tools a turn has, and the record of each call.
 
-* `declare`: `@tool` and what a call knows of itself; `toolset`: everything that users hand in, as one
-  toolset.
+* `declare`: `@tool`, and the facts of a call; `function`: a function as a tool; `toolset`: everything that
+  users pass as tools, by source; `clashes`: logs tools that replace others.
 * `contribution`: what the parts of an agent add to a turn, merged in a fixed order. Pure.
-* `ledger`: which calls have begun and which have an outcome; `idempotency`: calls that their tool named
-  with a key.
+* `arguments`, `decision`, `watch`, `outcome`: a call's arguments, the decision of `before_tool_call`, the
+  wait for the tool, and the outcome.
+* `ledger`: which calls have begun, and which have an outcome; `idempotency`: calls with an idempotency key;
+  `earlier`: calls of earlier processes.
 """

@@ -1,4 +1,4 @@
-"""The arguments of a call, as the model wrote them and as the tool takes them. Pure."""
+"""The arguments of a call, as the model wrote them and as the tool expects them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from outlast.core import json
 
 
 def as_object(arguments: Any) -> dict[str, Any]:
-    """What the model has said, as far as it is an object."""
+    """Return arguments as a dict, given a dict or JSON; empty if they are neither."""
     try:
         given = json.decode(arguments or "{}") if isinstance(arguments, str) else arguments
     except ValueError:
@@ -17,7 +17,7 @@ def as_object(arguments: Any) -> dict[str, Any]:
 
 
 def plain(arguments: Any) -> Any:
-    """Return arguments that code has given as JSON has them."""
+    """Return arguments from code as a JSON value."""
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
     try:
@@ -29,18 +29,18 @@ def plain(arguments: Any) -> Any:
 
 
 def checked(tool: Any, arguments: Any) -> tuple[dict[str, Any], Any, str | None]:
-    """The arguments as an object, as the tool takes them, and what is wrong with them."""
+    """Return the arguments as a dict, validated for the tool, and the error if they are invalid."""
     from pydantic import ValidationError
 
     text = arguments if isinstance(arguments, str) else None
     try:
         given = json.decode(text or "{}") if arguments is None or text is not None else arguments
     except ValueError as error:
-        return {}, None, f"The arguments do not fit: they are not JSON ({error})"
+        return {}, None, f"The arguments are invalid: they must be JSON ({error})"
     if not isinstance(given, dict):
-        return {}, None, "The arguments do not fit: they are not an object"
+        return {}, None, "The arguments are invalid: they must be a JSON object"
     try:
         return given, tool.args_validator.validate_python(given), None
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
-        return given, None, f"The arguments do not fit: {problems}"
+        return given, None, f"The arguments are invalid: {problems}"

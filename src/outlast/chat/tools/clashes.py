@@ -1,4 +1,4 @@
-"""Tools that replace others of the same name: said once."""
+"""Tools that replace others of the same name: each clash is logged once."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ logger = logging.getLogger("outlast.chat")
 
 
 class ToolClashes(Part):
-    """The clashes of one agent that are in the log."""
+    """The logged clashes of one agent."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._logged: frozenset[tuple[str, str, str]] = frozenset()
 
     def report(self, name: str, replaced: str, by: str) -> None:
-        """A source has a tool that an earlier source has, too."""
+        """Log that a tool of one source replaces that of an earlier source, unless that was logged."""
         clash = name, replaced, by
         if clash not in self._logged:
             self._logged |= {clash}
-            text = "%s: the tool %r of the source %r replaces the one of %r"
+            text = "%s: tool %r of source %r replaces that of source %r"
             logger.warning(text, self.address, name, by, replaced)

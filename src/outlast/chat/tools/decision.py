@@ -1,4 +1,4 @@
-"""What `before_tool_call` may return. Pure."""
+"""The decisions that `before_tool_call` may return. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _DECISIONS: dict[str, Any] = {"allow": Allow, "block": Block, "substitute": Subs
 
 
 class InvalidDecision(TypeError):
-    """`before_tool_call` returned something that is not a decision: a mistake in the application.
+    """`before_tool_call` did not return a decision, which is a bug in the application.
 
-    It ends the turn, so that the developer sees it; the model could do nothing about it.
+    It ends the turn, so that the developer sees it; the model could not do anything about it.
     """
 
 
 def decided(given: Any) -> Allow | Block | Substitute | None:
-    """Return a decision that came as an object, or as a dict with an `action`."""
+    """Return a decision, given as an object or as a dict with an `action`."""
     if isinstance(given, Mapping):
         rest = {name: value for name, value in given.items() if name != "action"}
         action = given.get("action")

@@ -1,4 +1,4 @@
-"""Tools as users write them: methods marked with `@tool`, what is said of each, and what a call tells."""
+"""Tools as users write them: methods marked with `@tool`, their settings, and the facts of a call."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MARK = "__outlast_tool__"
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool. A parameter of this type is filled in, and not shown to the model."""
+    """One call of a tool. A parameter of this type receives it; the model does not see the parameter."""
 
     id: str
     tool_name: str
     input: Mapping[str, Any]
-    idempotency_key: str  # the same if the call is ever made again
+    idempotency_key: str  # the same if the call runs again
     request_id: str
     step_number: int = 0
     approved: bool = False  # by the user
@@ -37,7 +37,7 @@ class ToolCall:
 
 
 class NotDone:
-    """For `reconcile`: the call that was interrupted has not happened, for certain."""
+    """Returned by `reconcile` if the interrupted call certainly had no effect."""
 
 
 Asked = Callable[..., Any | Awaitable[Any]] | str  # a function, or the name of a method
@@ -45,7 +45,7 @@ Asked = Callable[..., Any | Awaitable[Any]] | str  # a function, or the name of 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What `@tool` was told."""
+    """The arguments of `@tool`."""
 
     effect: Effect = "once"
     name: str | None = None
@@ -55,11 +55,13 @@ class ToolSpec:
     reconcile: Asked | None = None
     idempotency_key: Asked | None = None
     to_model: Asked | None = None
-    owner: Any = field(default=None, compare=False, repr=False)  # whose method the function is
+    owner: Any = field(
+        default=None, compare=False, repr=False
+    )  # the object that the method is bound to
 
     @property
     def asks(self) -> bool:
-        """Whether code of the user is to be asked about calls."""
+        """Whether any setting is a function of the user."""
         asked = (self.reconcile, self.idempotency_key, self.to_model)
         return not isinstance(self.needs_approval, bool) or any(each is not None for each in asked)
 
@@ -94,7 +96,7 @@ def tool(
     idempotency_key: Asked | None = None,
     to_model: Asked | None = None,
 ) -> Any:
-    """Make a method of an agent one of its tools.
+    """Mark a method of an agent as one of its tools.
 
     ```python
     from outlast import Think, ToolCall, tool
@@ -111,21 +113,22 @@ def tool(
             return f"charged {amount}, key {call.idempotency_key}"
     ```
 
-    `effect` says what a second execution would do: "read" (nothing), "idempotent" (nothing, with the same
-    key), "once" (it must not happen by itself). When a call of a "once" tool is interrupted, its outcome is
-    unknown, and `reconcile` is asked: a function of the call, or the name of a method. It returns what the
-    call had returned, `NotDone()` if it has not happened, or None if that cannot be found out.
+    `effect` is the effect of running a call a second time: "read" (it has none), "idempotent" (it has none
+    with the same key), "once" (it repeats the effect, so outlast never does it). When a call of a "once" tool
+    is interrupted, its outcome is unknown, and outlast calls `reconcile`: a function of the call, or the name
+    of a method. It returns the result of the call, `NotDone()` if the call had no effect, or None if it
+    cannot tell.
 
     `needs_approval` is True, or a function of the call. `idempotency_key` is a function of the call that
-    names what it does: a second call with that name and the same input gets the first one's result, in any
-    turn. `timeout` is in seconds or a `timedelta`.
+    returns a name for its effect: a second call with the same name and input gets the result of the first,
+    in any turn. `timeout` is in seconds or a `timedelta`.
 
-    `to_model` is a function of the stored output, or the name of a method. The model is shown what it
-    returns in place of the output: a text, JSON, or content of Pydantic AI such as a `BinaryContent`, alone
-    or in a list. Clients see the stored output.
+    `to_model` is a function of the stored output, or the name of a method. The model sees its result in
+    place of the output: a str, a JSON value, or content of Pydantic AI such as a `BinaryContent`, alone or in
+    a list. Clients see the stored output.
     """
     if effect not in EFFECTS:
-        raise ValueError(f"a tool's effect is one of {', '.join(EFFECTS)}, not {effect!r}")
+        raise ValueError(f"effect must be one of {', '.join(EFFECTS)}, got {effect!r}")
     functions = {
         "reconcile": reconcile,
         "idempotency_key": idempotency_key,
@@ -133,10 +136,11 @@ def tool(
     }
     for what, asked in functions.items():
         if asked is not None and not callable(asked) and not isinstance(asked, str):
-            raise TypeError(f"{what} is a function or the name of a method, not {asked!r}")
+            raise TypeError(f"{what} must be a function or the name of a method, got {asked!r}")
     if not (isinstance(needs_approval, bool | str) or callable(needs_approval)):
         raise TypeError(
-            f"needs_approval is a bool, a function or the name of a method, not {needs_approval!r}"
+            "needs_approval must be a bool, a function or the name of a method,"
+            f" got {needs_approval!r}"
         )
     limit = None if timeout is None else seconds(timeout, "timeout")
     spec = ToolSpec(
@@ -152,7 +156,7 @@ def tool(
 
     def mark(marked: Any) -> Any:
         if not callable(marked):
-            raise TypeError(f"@tool marks a function, not {marked!r}")
+            raise TypeError(f"@tool must mark a function, got {marked!r}")
         setattr(marked, MARK, spec)
         return marked
 
@@ -163,7 +167,7 @@ UNMARKED = ToolSpec()
 
 
 def spec_of(function: Any) -> ToolSpec:
-    """What is known of a function; of a method that is marked, also whose it is."""
+    """Return the settings of a function. Those of a marked method include the object it is bound to."""
     spec = getattr(function, MARK, None)
     if not isinstance(spec, ToolSpec):
         return UNMARKED
@@ -172,12 +176,12 @@ def spec_of(function: Any) -> ToolSpec:
 
 
 def marked_methods(agent: object) -> list[Callable[..., Any]]:
-    """The bound methods of an agent that are marked with `@tool`."""
+    """Return the bound methods of an agent that are marked with `@tool`."""
     names = _marked_names(type(agent))  # type: ignore[arg-type]  # a class can be hashed
     return [getattr(agent, name) for name in names]
 
 
-@lru_cache(maxsize=256)  # looking through a class takes as long as the rest of a short turn
+@lru_cache(maxsize=256)  # searching a class takes as long as the rest of a short turn
 def _marked_names(agent_class: type) -> tuple[str, ...]:
     return tuple(
         name
@@ -187,7 +191,7 @@ def _marked_names(agent_class: type) -> tuple[str, ...]:
 
 
 async def ask(agent: object, spec: ToolSpec, asked: Asked, about: Any) -> Any:
-    """Ask a function of the tool about a call or an output; a method is one of the tool's owner."""
+    """Call a function of the tool with a call or an output. A name refers to a method of the tool's owner."""
     owner = agent if spec.owner is None else spec.owner
     if isinstance(asked, str):
         found = owner if hasattr(owner, asked) else agent
@@ -196,12 +200,12 @@ async def ask(agent: object, spec: ToolSpec, asked: Asked, about: Any) -> Any:
 
 
 def _takes_self(function: Callable[..., Any]) -> bool:
-    """Whether it is a function in a class, which is given whose method it is."""
+    """Return whether a function is an unbound method, which expects `self`."""
     if inspect.ismethod(function):
         return False
     try:
         return next(iter(inspect.signature(function).parameters), None) == "self"
-    except ValueError:  # some functions of Python itself do not tell
+    except ValueError:  # some built-in functions have no signature
         return False
 
 

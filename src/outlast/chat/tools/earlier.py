@@ -1,4 +1,4 @@
-"""Calls that an earlier process made: what the ledger knows of them, and how to find out the rest."""
+"""Calls of an earlier process: their recorded outcomes, and how to determine the missing ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAILED = "The call failed."
 
 
 def recorded_end(row: CallRow) -> CallEnd | None:
-    """Return the end of a call inside another one, as it was recorded; None: it has none yet."""
+    """Return the recorded end of a nested call, or None if it has none yet."""
     if row.state == "begun":
         return None
     kept = None if row.output is None else json.decode(row.output)
@@ -28,7 +28,7 @@ def recorded_end(row: CallRow) -> CallEnd | None:
 async def interrupted_end(
     agent: object, row: CallRow, spec: ToolSpec | None, message_id: str | None
 ) -> CallEnd:
-    """Return the end of a call that had begun: what `reconcile` finds out, or that nobody knows."""
+    """Return the end of a call that had begun: the answer of `reconcile`, or an unknown outcome."""
     if row.effect == "once" and spec is not None:
         key = row.key or f"{message_id}:{row.id}"
         call = ToolCall(row.id, row.name, input_of(row), key, row.turn)
@@ -39,7 +39,7 @@ async def interrupted_end(
 
 
 def nested_rows(rows: list[CallRow]) -> dict[str, str]:
-    """Return the rows that belong to a call inside another one, with the call in the message around it."""
+    """Return the rows of nested calls, each with the call in the message around it."""
     ids = {row.id for row in rows}
     roots: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: len(row.id)):

@@ -1,4 +1,4 @@
-"""A function as a tool: what the model sees of its parameters, and what is filled in."""
+"""A function as a tool: the parameters that the model sees, and those that outlast fills in."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from outlast.chat.tools.declare import ToolCall, current_call, spec_of
 if TYPE_CHECKING:
     from pydantic_ai import Tool
 
-KEY = "idempotency_key"  # a parameter of this name is filled in
-_SCHEMA = "__outlast_schema__"  # where a function keeps its schema: making one takes 9 ms
+KEY = "idempotency_key"  # the name of a parameter that is filled in
+_SCHEMA = "__outlast_schema__"  # the attribute that caches a schema: building one takes 9 ms
 
 
 def function_tool(function: Callable[..., Any], name: str | None) -> Tool[Any]:
@@ -44,11 +44,11 @@ def function_tool(function: Callable[..., Any], name: str | None) -> Tool[Any]:
 
 
 def _filled_in(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The parameters that the model does not see."""
+    """Return the names of the parameters that the model does not see."""
     hints: dict[str, Any] = {}
     try:
         hints = get_type_hints(function)
-    except Exception:  # what cannot be resolved here is told by whoever makes the schema
+    except Exception:  # building the schema reports hints that cannot be resolved
         hints = dict(getattr(function, "__annotations__", {}))
     return tuple(
         name
@@ -64,7 +64,7 @@ def _is_call(hint: Any) -> bool:
 
 
 def _shown(function: Callable[..., Any], filled: tuple[str, ...]) -> Callable[..., Any]:
-    """The function as the model sees it."""
+    """Return a function with the parameters that the model sees."""
     is_stream = inspect.isasyncgenfunction(function)
     if not filled and not is_stream:
         return function
@@ -73,7 +73,7 @@ def _shown(function: Callable[..., Any], filled: tuple[str, ...]) -> Callable[..
     def stand_in(*arguments: Any, **more: Any) -> Any: ...
 
     stand_in.__signature__ = _without(inspect.signature(function), filled)  # type: ignore[attr-defined]
-    if is_stream:  # no schema says what an iterator returns
+    if is_stream:  # a schema cannot describe the result of an iterator
         hints = {name: hint for name, hint in stand_in.__annotations__.items() if name != "return"}
         stand_in.__annotations__ = hints
     return stand_in
@@ -85,7 +85,7 @@ def _without(signature: inspect.Signature, filled: tuple[str, ...]) -> inspect.S
 
 
 def _filling(function: Callable[..., Any], filled: tuple[str, ...]) -> Callable[..., Any]:
-    """The function, called with what the model does not see."""
+    """Return a function that fills in the parameters that the model does not see."""
 
     signature = inspect.signature(function)
     shown = _without(signature, filled)

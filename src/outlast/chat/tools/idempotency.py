@@ -1,4 +1,4 @@
-"""Calls that their tool has named with a key: made once, however often the model makes them."""
+"""Calls with an idempotency key: they run once, however often the model makes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outlast.core import json
 
 
 class KeyedCalls(Part):
-    """The keys of one agent that are in use right now, and what the ledger knows of the others."""
+    """The keys of one agent: of the running calls, and of those in the ledger."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -24,9 +24,9 @@ class KeyedCalls(Part):
     async def known(
         self, key: str, name: str, input: str, effect: str, stored: Callable[[], Awaitable[None]]
     ) -> CallEnd | None:
-        """The outcome of the call with this key; None: there is none, and this one may begin.
+        """Return the end of the call with this key, or None if there is none and this call may begin.
 
-        `stored` waits until what this turn has done is durable: it may have used the key before.
+        `stored` waits until the earlier calls of this turn are durable, which may have used the key.
         """
         given = json.decode(input)
         while (running := self._running.get(key)) is not None:
@@ -62,16 +62,16 @@ class KeyedCalls(Part):
             emit(events.LedgerReclaimed, agent, name, key)
             return None
         emit(events.LedgerPending, agent, name, key)
-        why = "it was made before, and was interrupted"
-        return CallEnd("unknown", error=f"It is not known whether this call has happened: {why}.")
+        why = "an earlier call with the same key was interrupted"
+        return CallEnd("unknown", error=f"The outcome of this call is unknown: {why}.")
 
     def _conflict(self, key: str, name: str) -> CallEnd:
         self.activation.events.emit(events.LedgerConflict, self.address, name, key)
-        text = f"There was a call with the key {key!r} and another input. Nothing was done."
+        text = f"This call did not run: an earlier call with the key {key!r} had a different input."
         return CallEnd("failed", error=text)
 
     def ended(self, key: str, end: CallEnd) -> None:
-        """A call that this was told it may begin has ended."""
+        """Report the end of a call for which `known` returned None."""
         self._forget(key, CallEnd(end.state, end.output, end.error))
 
     def _forget(self, key: str, known: CallEnd) -> None:

@@ -1,16 +1,15 @@
 """The ledger: which calls of tools have begun, and which of them have an outcome.
 
-A row is written before a tool runs, and changed in the commit that stores its outcome in the stream. So a
-call whose row is `begun` when its process is gone may have happened: nobody knows.
+A row is inserted before a tool runs, and updated in the commit that stores its outcome in the stream. If a
+row is still `begun` after a crash, the call may or may not have had its effect.
 
 | column | meaning |
 | --- | --- |
-| `turn`, `id` | the request and the call; `<call>/<seq>`: a call that another call made |
-| `key` | what the tool's `idempotency_key` has named it; null: nothing |
-| `input` | what the tool was given, JSON |
+| `turn`, `id` | the request and the call; `<call>/<seq>` for a nested call |
+| `key` | the tool's name and the result of its `idempotency_key`, or null |
+| `input` | the input of the tool, as JSON |
 | `state` | `begun`, `done`, `failed`, `unknown` |
-| `output` | JSON, for calls that are made again: what a call with a key has returned, and what came of a
-  call inside another one, its output or its error |
+| `output` | JSON, for replays: the output of a call with a key, or the output or error of a nested call |
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _BY_KEY = Query.same(
     f"SELECT {_COLUMNS} FROM calls WHERE agent = ? AND key = ? AND coalesce(ended_at, started_at) > ?"
 )
 
-# Of turns that ended before a time, as with the streams; with a key, after thirty days.
+# Rows of turns that ended before a time, like the streams; rows with a key after thirty days.
 EXPIRE = BulkStatement.same(
     "calls expire",
     """
@@ -77,7 +76,7 @@ EXPIRE = BulkStatement.same(
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """A row as it is stored; `input` and `output` are JSON text."""
+    """A stored row; `input` and `output` are JSON."""
 
     turn: str
     id: str
@@ -90,7 +89,7 @@ class CallRow:
 
 
 class Ledger(Part):
-    """The calls of one agent. It makes operations; they ride in the commits of the stream."""
+    """The calls of one agent. It returns operations for the commits of the stream."""
 
     def expire(self, commit: Commit, now: int) -> None:
         commit.write((EXPIRE, (self.address, now - KEEP_STREAMS, now - KEEP_ENTRIES)))
@@ -98,21 +97,21 @@ class Ledger(Part):
     def begin(
         self, turn: str, id: str, name: str, effect: str, key: str | None, input: str
     ) -> Operation:
-        """For the commit before the tool runs."""
+        """Return the operation for the commit before the tool runs."""
         now = self.activation.clock.now()
         return _BEGIN, (self.address, turn, id, name, effect, key, input, now)
 
     def end(self, turn: str, id: str, state: CallState, output: str | None = None) -> Operation:
-        """For the commit that stores the outcome."""
+        """Return the operation for the commit that stores the outcome."""
         return _END, (self.address, turn, id, state, output, self.activation.clock.now())
 
     def close(self, row: CallRow, end: CallEnd) -> Operation:
-        """Store the outcome of a call inside another one, which an earlier process had begun."""
+        """Return the operation that stores the outcome of a nested call of an earlier process."""
         assert end.state != "open"
         return self.end(row.turn, row.id, end.state, end.recorded())
 
     def release(self, key: str) -> Operation:
-        """Whoever had this key has it no more."""
+        """Return the operation that removes this key from its call."""
         return _RELEASE, (self.address, key)
 
     async def of_turn(self, turn: str) -> list[CallRow]:
@@ -129,12 +128,12 @@ _NOTE_IN_CALL = note_statement("calls WHERE agent = ? AND turn = ? AND id = ?")
 
 
 def origin_of(agent: str, turn: str, message_id: str, id: str) -> Origin:
-    """Of what a tool admits: the same, should its call ever be made again."""
+    """Return the origin of a tool's admissions, which is the same if the call runs again."""
     return Origin(agent, f"call:{message_id}:{id}", (_NOTE_IN_CALL, (agent, turn, id)), place=0)
 
 
 def input_of(row: CallRow) -> dict[str, object]:
-    """What the tool was given."""
+    """Return the input of the tool; empty if the stored one is damaged."""
     try:
         found = json.decode(row.input)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What came of a call: its result as JSON, a failure, or that nobody knows."""
+"""The outcome of a call: its result as JSON, a failure, or unknown."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from outlast.core.text import described
 logger = logging.getLogger("outlast.chat")
 
 RECONCILE_TIMEOUT = 30.0
-UNKNOWN = "It is not known whether this call has happened: {why}. Do not repeat it without asking."
+UNKNOWN = "The outcome of this call is unknown: {why}. Do not repeat it without asking."
 
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """What came of a call; `open`: it waits for an approval, or for the client."""
+    """The end of a call; `open` if it waits for an approval, or for the client."""
 
     state: Literal["done", "failed", "unknown", "open"]
     output: Any = None
     error: str | None = None
     input: Mapping[str, Any] | None = None
-    text: str | None = None  # the output as JSON, if it is there already
-    raised: Exception | None = None  # what the tool, or code around it, has raised
-    content: Any = None  # of a `ToolReturn`: what else the model is told, in this turn
+    text: str | None = None  # the output as JSON, if it was encoded already
+    raised: Exception | None = None  # the exception of the tool, or of a hook
+    content: Any = None  # of a `ToolReturn`: more content for the model, in this turn
 
     def as_json(self) -> str:
-        """Return the output as JSON text."""
+        """Return the output as JSON."""
         return json.encode(self.output) if self.text is None else self.text
 
     def recorded(self) -> str:
-        """Return what the ledger keeps of a call inside another one: the output or the error, as JSON."""
+        """Return what the ledger stores of a nested call: the output or the error, as JSON."""
         if self.state == "done":
             return self.as_json()
         error = self.error or ""
@@ -45,14 +45,14 @@ class CallEnd:
 
 
 def not_known(effect: str, why: str) -> CallEnd:
-    """Return the end of a call that was cut short: only one of a "once" tool may have happened."""
+    """Return the end of a call that was cut short: unknown for a "once" tool, otherwise failed."""
     if effect == "once":
         return CallEnd("unknown", error=UNKNOWN.format(why=why))
     return CallEnd("failed", error=f"{why[0].upper()}{why[1:]}.")
 
 
 def returned(output: Any, name: str, effect: str) -> CallEnd:
-    """Return the end of a call that has returned this."""
+    """Return the end of a call with this output."""
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
     try:
@@ -63,25 +63,25 @@ def returned(output: Any, name: str, effect: str) -> CallEnd:
 
 
 def not_stored(name: str, effect: str, problem: str) -> CallEnd:
-    """Return the end of a call whose result is lost."""
-    why = f"the tool {name!r} has run, but its result cannot be stored: {problem}"
+    """Return the end of a call whose result cannot be stored."""
+    why = f"the tool {name!r} ran, but its result cannot be stored: {problem}"
     if effect == "once":
         return CallEnd("unknown", error=UNKNOWN.format(why=why))
     return CallEnd("failed", error=f"{why[0].upper()}{why[1:]}")
 
 
 async def reconciled(agent: object, spec: ToolSpec, call: ToolCall) -> CallEnd | None:
-    """Ask `reconcile` about a call that was interrupted; None: it did not find out."""
+    """Call `reconcile` for an interrupted call. Returns None if it cannot tell the outcome."""
     if spec.reconcile is None:
         return None
     try:
         async with asyncio.timeout(RECONCILE_TIMEOUT):
             found = await ask(agent, spec, spec.reconcile, call)
     except Exception:
-        logger.exception("reconcile of the tool %s raised", call.tool_name)
+        logger.exception("reconcile of tool %s raised", call.tool_name)
         return None
     if found is None:
         return None
     if isinstance(found, NotDone) or found is NotDone:
-        return CallEnd("failed", error="The call was interrupted. It has not happened.")
+        return CallEnd("failed", error="The call was interrupted before it had any effect.")
     return returned(found, call.tool_name, spec.effect)

@@ -1,4 +1,4 @@
-"""The tools of a turn, source by source, from everything that users may hand in."""
+"""The tools of a turn, by source, from everything that users may pass as a tool."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset
 
-NEEDS_APPROVAL = "needs_approval"  # of a client's tool, in the metadata of its definition
+NEEDS_APPROVAL = "needs_approval"  # in the metadata of the definition of a client's tool
 
-OnClash = Callable[[str, str, str], None]  # a tool's name, whose is replaced, and by whose
+OnClash = Callable[[str, str, str], None]  # a tool's name, the earlier source, the later source
 
 
-class _Anything:
-    """The client checks what its tools are given."""
+class _AcceptAll:
+    """Validates nothing: the client validates the arguments of its tools."""
 
     def validate_python(self, value: Any) -> Any:
         return value
@@ -30,18 +30,18 @@ class _Anything:
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """A tool of the client, in the shape of those that run here."""
+    """A tool of the client, with the attributes of a tool that runs here."""
 
     tool_def: ToolDefinition
     max_retries: int = 0
-    args_validator: Any = field(default_factory=_Anything)
+    args_validator: Any = field(default_factory=_AcceptAll)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A tool that the model can be offered, and the source that it comes from."""
+    """A tool that the model can be offered, and its source."""
 
-    tool: Any  # as its toolset made it, or `External`
+    tool: Any  # of its toolset, or `External`
     source: ToolSource
 
     @property
@@ -61,7 +61,7 @@ class Found:
 
 @dataclass(slots=True)
 class ToolSource:
-    """The tools of one source: one toolset of those that run here, and those that the client runs."""
+    """The tools of one source: a toolset of those that run here, and those that the client runs."""
 
     name: str
     toolset: AbstractToolset[Any]
@@ -70,7 +70,7 @@ class ToolSource:
     is_empty: bool = False
 
     async def enter(self, context: RunContext[Any]) -> None:
-        """Get ready for a turn: a toolset that is made anew for each step is there by then."""
+        """Prepare for a turn, including the first step: a toolset may be created anew for each step."""
         self.toolset = await self.toolset.for_run(context)
         await self.toolset.__aenter__()
         try:
@@ -80,14 +80,14 @@ class ToolSource:
             raise
 
     async def step(self, context: RunContext[Any]) -> None:
-        """Get ready for the next step."""
+        """Prepare for the next step."""
         self.toolset = await self.toolset.for_run_step(context)
 
     async def leave(self) -> None:
         await self.toolset.__aexit__(None, None, None)
 
     async def get(self, context: RunContext[Any]) -> dict[str, Any]:
-        """Return the tools by their names, of which there are no two alike."""
+        """Return the tools by name. Raises if two tools have the same name."""
         here = await self.toolset.get_tools(context)
         twice = here.keys() & self.external.keys()
         if twice:
@@ -98,7 +98,7 @@ class ToolSource:
         return {**self.external, **here}
 
     def spec(self, tool: Any) -> ToolSpec:
-        """What is known of a tool; of those of others, what their function and their metadata say."""
+        """Return the settings of a tool; for other toolsets, from the tool's function and metadata."""
         definition: ToolDefinition = tool.tool_def
         known = self.specs.get(definition.name)
         if known is not None:
@@ -107,15 +107,15 @@ class ToolSource:
         if marked is not UNMARKED:
             needs = definition.kind == "unapproved" or marked.needs_approval
             return replace(marked, needs_approval=needs)
-        said = definition.metadata or {}
-        effect = said.get("effect")
+        metadata = definition.metadata or {}
+        effect = metadata.get("effect")
         return ToolSpec(
             effect if effect in ("read", "idempotent") else "once",
-            needs_approval=definition.kind == "unapproved" or said.get(NEEDS_APPROVAL) is True,
+            needs_approval=definition.kind == "unapproved" or metadata.get(NEEDS_APPROVAL) is True,
         )
 
     async def instructions(self, context: RunContext[Any]) -> list[str]:
-        """Return what the toolset says about the use of its tools."""
+        """Return the toolset's instructions for the model."""
         given = await self.toolset.get_instructions(context)
         parts: Any = given if isinstance(given, list | tuple) else () if given is None else (given,)
         texts = (each if isinstance(each, str) else each.content for each in parts)
@@ -123,7 +123,7 @@ class ToolSource:
 
 
 class Tools:
-    """The tools of a turn. A later source replaces a tool of the same name of an earlier one."""
+    """The tools of a turn. A tool of a later source replaces one of the same name."""
 
     def __init__(self, on_clash: OnClash) -> None:
         self._sources: list[ToolSource] = []
@@ -135,7 +135,7 @@ class Tools:
         return not self._sources
 
     async def add(self, source: ToolSource, context: RunContext[Any]) -> None:
-        """Add a source behind the others, and enter its toolsets."""
+        """Add a source after the others, and enter its toolset."""
         if not source.is_empty:
             await source.enter(context)
             self._entered.push_async_callback(source.leave)
@@ -146,12 +146,12 @@ class Tools:
         await self._entered.aclose()
 
     async def step(self, context: RunContext[Any]) -> None:
-        """Get ready for the next step."""
+        """Prepare for the next step."""
         for source in self._sources:
             await source.step(context)
 
     async def get(self, context: RunContext[Any]) -> dict[str, Found]:
-        """Return the tools by their names."""
+        """Return the tools by name."""
         found: dict[str, Found] = {}
         for source in self._sources:
             for name, tool in (await source.get(context)).items():
@@ -161,12 +161,12 @@ class Tools:
         return found
 
     async def instructions(self, context: RunContext[Any]) -> list[str]:
-        """Return what toolsets say about the use of their tools."""
+        """Return the instructions of all toolsets for the model."""
         return [text for source in self._sources for text in await source.instructions(context)]
 
 
 def _function_of(found: Any) -> Any:
-    """The function that is called by a tool of somebody else's toolset, if that is what it does."""
+    """Return the function that a tool of another toolset calls, or None."""
     while hasattr(found, "source_tool"):
         found = found.source_tool
     called = getattr(found, "call_func", None)
@@ -174,7 +174,7 @@ def _function_of(found: Any) -> Any:
 
 
 def tool_source(name: str, given: Sequence[Any]) -> ToolSource:
-    """Make a source of functions, tools, toolsets, schemas of the client's tools, lists and dicts of them."""
+    """Create a source from functions, tools, toolsets, schemas of client tools, lists and dicts of these."""
     from pydantic_ai import Tool
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, FunctionToolset
@@ -207,8 +207,8 @@ def tool_source(name: str, given: Sequence[Any]) -> ToolSource:
                 take(each)
         else:
             raise TypeError(
-                "a tool is a function, a pydantic_ai.Tool, a toolset or the schema of a client's tool,"
-                f" not {source!r}"
+                "a tool must be a function, a pydantic_ai.Tool, a toolset or the schema of a client's tool,"
+                f" got {source!r}"
             )
 
     take(given)
@@ -223,13 +223,13 @@ def tool_source(name: str, given: Sequence[Any]) -> ToolSource:
 
 
 def is_schema(source: Mapping[Any, Any]) -> bool:
-    """Whether this describes a tool of the client, rather than tools by their names."""
+    """Return whether this is the schema of a client's tool, rather than a dict of tools by name."""
     known = ("inputSchema", "parameters", "description")
     return any(not callable(source[name]) for name in known if name in source)
 
 
 def _as_external(definition: ToolDefinition) -> ToolDefinition:
-    """The definition of a tool that runs elsewhere; one that needs an approval needs it there too."""
+    """Return the definition as that of a client's tool, which needs an approval if it did before."""
     needs = definition.kind == "unapproved"
     metadata = (
         {**(definition.metadata or {}), NEEDS_APPROVAL: True} if needs else definition.metadata
@@ -238,19 +238,23 @@ def _as_external(definition: ToolDefinition) -> ToolDefinition:
 
 
 def definition_of(schema: Mapping[str, Any]) -> ToolDefinition:
-    """A client's tool as the model is told of it."""
+    """Return the definition of a client's tool, from its schema."""
     from pydantic_ai.tools import ToolDefinition
 
     name, description = schema.get("name"), schema.get("description")
     if not isinstance(name, str) or not name:
-        raise ValueError(f"a client's tool needs a name: {schema!r}")
+        raise ValueError(f"name of a client's tool must be a non-empty str, got {schema!r}")
     if description is not None and not isinstance(description, str):
-        raise ValueError(f"the description of the client's tool {name!r} is not a text")
+        raise ValueError(
+            f"description of the client's tool {name!r} must be a str, got {description!r}"
+        )
     parameters = schema.get("inputSchema", schema.get("parameters"))
     if parameters is None:
         parameters = {"type": "object", "properties": {}}
     if not isinstance(parameters, Mapping):
-        raise ValueError(f"the schema of the client's tool {name!r} is not an object")
+        raise ValueError(
+            f"inputSchema of the client's tool {name!r} must be a dict, got {parameters!r}"
+        )
     needs = schema.get("needsApproval", schema.get(NEEDS_APPROVAL, False))
     if not isinstance(needs, bool):
         raise ValueError(

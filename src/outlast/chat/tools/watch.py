@@ -1,4 +1,4 @@
-"""Waiting for a tool that may be stopped, or may take too long."""
+"""Waiting for a tool, with a timeout, until the turn is stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlast.core.text import described
 
 logger = logging.getLogger("outlast.chat")
 
-GRACE = 0.5  # seconds that a cancelled tool has to stop; then it is left behind
+GRACE = 0.5  # seconds that a cancelled tool has to stop; then it is left running
 
 Cut = Literal["stopped", "timeout"]
 
@@ -24,12 +24,12 @@ async def watched(
     on_cut: Callable[[], None],
     name: str,
 ) -> Cut | None:
-    """Wait for a tool. Returns None once it is done, or else why nobody waits for it any more.
+    """Wait for a tool. Returns None if it finished, or else why it was cut short.
 
-    If the task that waits is cancelled, the tool is stopped first.
+    If the waiting task is cancelled, it stops the tool first.
     """
     try:
-        await _over(work, abort, timeout)
+        await _wait(work, abort, timeout)
     except asyncio.CancelledError:
         on_cut()
         await _stop(work, name)
@@ -39,23 +39,23 @@ async def watched(
     on_cut()
     await _stop(work, name)
     if work.done() and not work.cancelled() and work.exception() is None:
-        return None  # it was done all the same
+        return None  # it finished nevertheless
     return "stopped" if abort.is_set else "timeout"
 
 
 async def _stop(work: asyncio.Task[Any], name: str) -> None:
-    """Cancel a tool and wait for it, but not for long."""
+    """Cancel a tool, and wait briefly for its end."""
     work.cancel()
     try:
         await asyncio.wait({work}, timeout=GRACE)
     finally:
         if not work.done():
-            logger.warning("%s does not stop; it is left behind", name)
-            work.add_done_callback(_swallow)
+            logger.warning("%s did not stop when it was cancelled; it is left running", name)
+            work.add_done_callback(_log_failure)
 
 
-async def _over(work: asyncio.Task[Any], abort: Abort, timeout: float | None) -> None:
-    """Wait until the work is done or stopped, or the time is up."""
+async def _wait(work: asyncio.Task[Any], abort: Abort, timeout: float | None) -> None:
+    """Wait until the work is done, the turn is stopped, or the time is up."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
 
@@ -74,7 +74,7 @@ async def _over(work: asyncio.Task[Any], abort: Abort, timeout: float | None) ->
             timer.cancel()
 
 
-def _swallow(task: asyncio.Task[Any]) -> None:
-    """Nobody waits for it any more."""
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    """Log the error of a tool whose result is no longer awaited."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.warning("a tool that was left behind has failed: %s", described(error))
+        logger.warning("a tool that was left running failed: %s", described(error))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from outlast.agent.commit import Commit
 from outlast.agent.part import Part, Parts
 from outlast.agent.state.facts import Facts
 from outlast.chat.transcript import sql as rows
+from outlast.chat.transcript.grown import Grown
 from outlast.chat.transcript.shown import Shown, Stamp, stamp_of
 from outlast.chat.types import events
 from outlast.core import json
@@ -49,6 +51,9 @@ class Change:
     stamps: dict[str, Stamp] = field(default_factory=dict)  # of the messages that it writes
 
 
+_id = operator.methodcaller("get", "id")  # of a message
+
+
 class Transcript(Part):
     """The messages of one agent."""
 
@@ -60,6 +65,9 @@ class Transcript(Part):
         self._last_number = 0
         self.changing = asyncio.Lock()  # held from the creation of a change until it is applied
         self._stamps: dict[str, Stamp] = {}  # of messages in the window
+        self._path_stamps = Grown(self._stamp)
+        self._path_ids = Grown(_id)
+        self._measured: tuple[list[Stamp], int] = ([], 0)  # the window, and its size
         self._shown: Shown | None = None
         self.path: list[dict[str, Any]] = []  # the window, oldest first
         self.leaf: str | None = None
@@ -181,7 +189,7 @@ class Transcript(Part):
         """
         change = Change([], self.path, self.leaf)
         self._put(change, message, under, status, turn)
-        ids = [each.get("id") for each in self.path]
+        ids = self.ids
         if message["id"] in ids:
             at = ids.index(message["id"])
             change.path = [*self.path[:at], message, *self.path[at + 1 :]]
@@ -296,6 +304,8 @@ class Transcript(Part):
     def apply(self, commit: Commit, change: Change) -> None:
         """Store a change. It becomes the conversation once the commit is durable."""
         commit.write(*change.operations)
+        if change.operations:
+            self.parts.join("messages_stored", commit, change.operations)
         if change.leaf != self.leaf:
             self._facts.put(commit, LEAF, json.encode(change.leaf))
         commit.then(lambda: self._applied(change))
@@ -307,10 +317,10 @@ class Transcript(Part):
 
     def _trim_window(self) -> None:
         """Drop the oldest messages from memory once they exceed the window by a quarter."""
-        known = self._stamps
-        sizes = [stamp.size for stamp in self.as_shown().stamps]
-        total = sum(sizes)
+        known, stamps = self._stamps, self.as_shown().stamps
+        total = self._size_of(stamps)
         if total > WINDOW_BYTES * 1.25:
+            sizes = [stamp.size for stamp in stamps]
             drop = 0
             while len(self.path) - drop > ALWAYS and total > WINDOW_BYTES:
                 total -= sizes[drop]
@@ -321,21 +331,35 @@ class Transcript(Part):
             kept = {message["id"] for message in self.path}
             self._stamps = {id: stamp for id, stamp in known.items() if id in kept}
 
+    def _size_of(self, stamps: list[Stamp]) -> int:
+        """Return the size of the window, counting only what is new in it."""
+        before, size = self._measured
+        if len(stamps) < len(before) or stamps[: len(before)] != before:
+            before, size = [], 0
+        size += sum(stamp.size for stamp in stamps[len(before) :])
+        self._measured = (stamps, size)
+        return size
+
     # --- reading ---------------------------------------------------------------------------------
 
     def as_shown(self) -> Shown:
         """Return the window as clients see it: the same object until the path changes."""
         known = self._shown
         if known is None or known.messages is not self.path or known.is_whole != self.is_whole:
-            known_stamps = self._stamps
-            stamps = [known_stamps.get(each["id"]) or self._stamp(each) for each in self.path]
-            known = self._shown = Shown(self.path, stamps, self.is_whole)
+            known = self._shown = Shown(self.path, self._path_stamps.of(self.path), self.is_whole)
         return known
 
     def _stamp(self, message: dict[str, Any]) -> Stamp:
         id = message["id"]
-        stamp = self._stamps[id] = stamp_of(id, message_body(message))
+        stamp = self._stamps.get(id)
+        if stamp is None:
+            stamp = self._stamps[id] = stamp_of(id, message_body(message))
         return stamp
+
+    @property
+    def ids(self) -> list[Any]:
+        """The ids of the messages of the path, in order."""
+        return self._path_ids.of(self.path)
 
     async def before(self, id: str, most: int, count: int) -> Shown | None:
         """Return the messages before one, as many as fit; None if that message does not exist."""

@@ -13,6 +13,7 @@ from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.message.repair import needs_closing, open_calls, repaired
 from outlast.chat.message.tool_part import tool_name
 from outlast.chat.stream.streams import Streams
+from outlast.chat.transcript.grown import new_in
 from outlast.chat.transcript.transcript import Change, Transcript
 from outlast.chat.turn.part import ChatPart
 from outlast.chat.turn.part_repair import PartRepair, mark_of, without_mark
@@ -34,6 +35,7 @@ class Claims(ChatPart):
         self._transcript = parts[Transcript]
         self._streams = parts[Streams]
         self._repair = parts[PartRepair]
+        self._sound: list[dict[str, Any]] = []  # a path that needs no repair
 
     async def new(self, entry: EntryRow) -> list[dict[str, Any]]:
         """Return the entry's messages that are not stored yet."""
@@ -43,7 +45,7 @@ class Claims(ChatPart):
 
     def _unseen(self, entry: EntryRow) -> list[dict[str, Any]]:
         """Return the entry's messages that are not in memory."""
-        seen = {message.get("id") for message in self._transcript.path}
+        seen = self._transcript.ids
         return [message for message in _messages(entry) if message["id"] not in seen]
 
     async def unanswered(self, entry: EntryRow) -> Change | None:
@@ -144,7 +146,7 @@ class Claims(ChatPart):
     async def _repaired(self, change: Change, *, closes: bool) -> tuple[Change, list[str]]:
         """Give each call that the model will see an outcome. Returns the change, and the changed calls."""
         try:
-            changed, closed = repaired(change.path) if closes else ([], [])
+            changed, closed = self._repair_new(change.path) if closes else ([], [])
         except Exception as error:  # stored messages may be invalid in any way
             logger.exception("%s: cannot repair the conversation", self.address)
             self.activation.events.emit(
@@ -155,6 +157,12 @@ class Claims(ChatPart):
             changed, asked = await self._by_agent(change.path, changed, closes)
             closed += [id for id in asked if id not in closed]
         return (self._transcript.with_replaced(change, changed) if changed else change), closed
+
+    def _repair_new(self, path: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+        """Repair a path, most of which needed no repair when it was last looked at."""
+        changed, closed = repaired(path[new_in(path, self._sound) :])
+        self._sound = [] if changed else path
+        return changed, closed
 
     async def _by_agent(
         self, path: Sequence[dict[str, Any]], changed: list[dict[str, Any]], closes: bool

@@ -7,10 +7,12 @@ from typing import Any
 
 from outlast.agent.commit import Commit
 from outlast.agent.part import Part, moment
+from outlast.chat.context.overflow import Overflow
 from outlast.chat.inbox.sql import EntryRow
 from outlast.chat.tools.contribution import Contribution
 from outlast.chat.turn.settlement import Settlement
 from outlast.chat.turn.turn import Turn
+from outlast.store.operations import Operation
 
 
 class ChatPart(Part):
@@ -38,6 +40,10 @@ class ChatPart(Part):
         """The conversation is deleted."""
 
     @moment
+    def messages_stored(self, commit: Commit, operations: Sequence[Operation]) -> None:
+        """Messages are stored, replaced or deleted by these operations, on any branch."""
+
+    @moment
     def expire(self, commit: Commit, now: int) -> int | None:
         """Delete expired rows. Returns the next expiry in milliseconds, or None if nothing is left."""
         return None
@@ -48,6 +54,11 @@ class ChatPart(Part):
     async def contribute(self, turn: Turn) -> Contribution | None:
         """Return the tools, prompt sections and capabilities that a turn gets from this part."""
         return None
+
+    @moment
+    async def compact(self, overflow: Overflow) -> bool:
+        """Shorten what the model sees of a conversation that is too long. False if that is of no use."""
+        return False
 
     @moment
     def shown(self, path: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:

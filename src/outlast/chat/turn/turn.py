@@ -101,6 +101,10 @@ class Turn:
         )  # the names of the tools that the client runs
         self.offered: tuple[str, ...] = ()  # the names of all tools in the last request, in order
         self.left_out: frozenset[str] = frozenset()  # client tools that the provider rejected
+        self.is_condensed = False  # the model sees older steps of this turn truncated
+        self.last_usage: Any = None  # of the last request to the model
+        self.request_sizes: Mapping[str, int] = {}  # characters of each piece of a failed request
+        self.request_path: Sequence[dict[str, Any]] = ()  # the conversation of a failed request
         self.has_answer = False  # a model accepted the offered tools and answered
         self.following: Follower | None = None
         self.executor: Executor | None = None  # of the client's tools, if passed to `chat`

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from outlast.inspect.batteries import Installed
 
 
+# Commands of batteries that stand among those of outlast: the battery, and what the command does.
+SHORTCUTS = {"search": ("session", "Search the messages of agents in a store.")}
+
+
 class Commands(TyperGroup):
     """The commands of `outlast`, followed by those of the installed batteries."""
 
@@ -21,14 +25,22 @@ class Commands(TyperGroup):
 
         return {name: found for name, found in installed().items() if name not in self.commands}
 
+    @cached_property
+    def _shortcuts(self) -> list[str]:
+        return [name for name, (battery, _) in SHORTCUTS.items() if battery in self._batteries]
+
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *self._batteries]
+        return [*super().list_commands(ctx), *self._shortcuts, *self._batteries]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         own = super().get_command(ctx, cmd_name)
-        if own is not None or cmd_name not in self._batteries:
+        if own is not None:
             return own
-        return _BatteryCommand(self._batteries[cmd_name])
+        if cmd_name in self._shortcuts:
+            battery, about = SHORTCUTS[cmd_name]
+            return _Shortcut(self._batteries[battery], cmd_name, about)
+        found = self._batteries.get(cmd_name)
+        return None if found is None else _BatteryCommand(found)
 
 
 class _BatteryCommand(TyperCommand):
@@ -61,3 +73,14 @@ class _BatteryCommand(TyperCommand):
             return typer.main.get_group(load(path))
         except Exception as error:
             fail(f"cannot import the commands of the battery {name!r}: {described(error)}")
+
+
+class _Shortcut(_BatteryCommand):
+    """Stands for one command of a battery."""
+
+    def __init__(self, battery: Installed, name: str, about: str) -> None:
+        super().__init__(battery)
+        self.name, self.help = name, about
+
+    def _loaded(self) -> Any:
+        return super()._loaded().commands[self.name]

@@ -9,6 +9,7 @@ Below `/_outlast/inspect`, if `App(inspector=True)`. `?agent=Class/name` selects
 | `GET agent?agent=` | one of them |
 | `GET turns`, `submissions`, `incidents`, `sizes` | of one agent, or of all |
 | `GET messages`, `fibers`, `schedules`, `ledger` | of one agent |
+| `GET search?agent=&q=` | the messages of one agent that match, best first, with marks |
 | `GET battery?agent=&name=` | the views of a battery; `&live=1`: the live ones; `&view=&row=`: one row |
 | `GET turn?agent=&id=`, `chunks?agent=&id=` | a turn with its timeline; its raw chunks |
 | `GET requests?agent=&id=` | the requests that this process sent to its model |
@@ -36,6 +37,7 @@ from outlast.host.address import Address
 from outlast.inspect import battery_views, views
 from outlast.inspect.fork import fork
 from outlast.inspect.model_requests import ModelRequests
+from outlast.inspect.searching import search
 from outlast.inspect.values import NotFound, as_json
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 MOST = 1000  # rows of one response
 BODY = 64 * 1024  # bytes
+QUERY = 1000  # characters of a search
 
 
 class _Refused(Exception):
@@ -66,6 +69,7 @@ class Inspector:
             "incidents": self._incidents,
             "sizes": self._sizes,
             "messages": self._messages,
+            "search": self._search,
             "fibers": self._fibers,
             "schedules": self._schedules,
             "ledger": self._ledger,
@@ -175,6 +179,12 @@ class Inspector:
         before, limit = _number(request, "before", views.LATEST), _limit(request, 50)
         store = self._app.host.store
         return await views.messages(store, _address(request), before=before, limit=limit)
+
+    async def _search(self, request: Request) -> Any:
+        query, limit = request.query_params.get("q", ""), _limit(request, 20)
+        if len(query) > QUERY:
+            raise _Refused(400, f"q must have at most {QUERY:,} characters, got {len(query):,}")
+        return await search(self._app.host.store, _address(request), query, limit=limit)
 
     async def _fibers(self, request: Request) -> Any:
         store, limit = self._app.host.store, _limit(request, 100)

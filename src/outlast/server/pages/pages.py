@@ -30,6 +30,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
+from outlast.agent.gateway import batteries
 from outlast.core.errors import InvalidName
 from outlast.host.address import Address
 from outlast.host.life.host import Host
@@ -217,7 +218,7 @@ async def _about(site: Site, request: Request) -> Response:
             "intro": page.intro,
             "suggestions": [asdict(each) for each in page.suggestions],
             "browserTools": list(page.browser_tools),
-            "agents": [{"kind": each.__name__, "path": kebab(each.__name__)} for each in chats],
+            "agents": [_shown(each) for each in chats],
             "prefix": site.prefix,
             "dev": page.dev and is_operator,
             "demo": page.demo,
@@ -228,6 +229,12 @@ async def _about(site: Site, request: Request) -> Response:
         },
         headers={"cache-control": "no-store"},
     )
+
+
+def _shown(agent: type[Any]) -> dict[str, Any]:
+    """Return a chat agent for the page."""
+    has_session = any(each.name == "session" for each in batteries(agent))
+    return {"kind": agent.__name__, "path": kebab(agent.__name__), "hasSession": has_session}
 
 
 def _kind(site: Site, request: Request) -> str | None:

@@ -15,7 +15,6 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage
 
 from outlast.agent.rpc import rpc
-from outlast.chat.think import Think
 from outlast.chat.tools.declare import ToolCall, tool
 from outlast.chat.types.recovery import ChatRecovery
 from outlast.server.app import App
@@ -27,6 +26,7 @@ from outlast.testing.torture.server import sabotage
 from outlast.testing.torture.server.environment import JOURNAL, MEMORY, SABOTAGE
 from outlast.testing.torture.server.memory import BY_LIMIT, exhaust
 from outlast.testing.torture.users.requests import problems, prompts
+from outlast.think import Think
 
 journal = Journal(Path(os.environ.get(JOURNAL, os.devnull)))
 

@@ -157,7 +157,8 @@ async def test_what_is_too_long_by_itself_says_so(sqlite_world: World) -> None:
     turn = await host.get(agent_class, "a").save_messages("question")
     assert turn.status == "error"
     assert turn.error == "The conversation is too long for the model."
-    assert "nothing left to summarise" in ((await reasons(host))[0] or "")
+    reason = (await reasons(host))[0] or ""
+    assert "no older message can be shortened: the system prompt has about" in reason
 
 
 @pytest.mark.invariant("I8", "N2")

@@ -1,0 +1,1 @@
+"""Compaction: the beginning of a conversation is replaced by a summary, for the model only."""
